@@ -1,0 +1,1 @@
+"""The server kit: what every Shoal service shares."""

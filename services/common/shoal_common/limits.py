@@ -56,7 +56,7 @@ ITEM_BYTES = TEXT_BYTES + ITEM_ID_BYTES + 64
 
 assert ITEM_BYTES + 64 * KIB <= NATS_PAYLOAD_BYTES, "one item and its unit's header must fit into a NATS message"
 assert UNIT_BYTES + ITEM_BYTES <= NATS_PAYLOAD_BYTES, "a unit closes after the item that fills it"
-assert RESULT_MESSAGE_BYTES + UNIT_ITEMS * 4 * DIMENSIONS <= NATS_PAYLOAD_BYTES, "a unit's results fit beside a full batch"
+assert RESULT_MESSAGE_BYTES + UNIT_ITEMS * 4 * DIMENSIONS <= NATS_PAYLOAD_BYTES, "results fit beside others"
 assert sum(RESULT_RETRY_S) <= ACK_WAIT_S, "a worker lets go of a result before its unit is delivered again"
 assert IN_PROGRESS_PERIOD_S * 2 < ACK_WAIT_S, "one lost in-progress ack must not cost a redelivery"
 assert MESSAGE_BYTES < GRPC_MESSAGE_BYTES, "an over-long message must reach the handler to be named"

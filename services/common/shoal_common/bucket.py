@@ -1,0 +1,162 @@
+"""A JetStream key-value bucket: one consistent read of everything, writes conditional on revisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+
+from nats.aio.msg import Msg
+
+from shoal_common.nats_session import ApiError, BrokerTimeout, Session
+
+PAGE_KEYS = 512
+WRONG_LAST_SEQUENCE = (10071, 10164)
+
+
+class Conflict(Exception):
+    """Somebody else wrote the key meanwhile."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value and the bucket's revision that wrote it."""
+
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The bucket at one revision."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    revision: int = 0
+
+
+class Bucket:
+    """A bucket by name. Keys are subject tokens joined by dots."""
+
+    def __init__(self, session: Session, name: str, *, ttl_s: float = 0, replicas: int = 1) -> None:
+        self._session = session
+        self._stream = f"KV_{name}"
+        self._prefix = f"$KV.{name}."
+        self._ttl_s = ttl_s
+        self._replicas = replicas
+
+    async def ensure(self) -> None:
+        """Makes the bucket if it is not there."""
+        config = {
+            "name": self._stream,
+            "subjects": [f"{self._prefix}>"],
+            "max_msgs_per_subject": 1,
+            "max_age": int(self._ttl_s * 1e9),
+            "storage": "file",
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_direct": True,
+            "duplicate_window": int(min(self._ttl_s or 120, 120) * 1e9),
+            "num_replicas": self._replicas,
+        }
+        await self._session.api(f"STREAM.CREATE.{self._stream}", config)
+
+    async def last_revision(self) -> int:
+        """The newest revision."""
+        info = await self._session.api(f"STREAM.INFO.{self._stream}")
+        return int(info["state"]["last_seq"])
+
+    async def get(self, key: str) -> Entry | None:
+        """One entry, or None."""
+        return (await self.read(key)).entries.get(key)
+
+    async def read(self, keys: str = ">", timeout_s: float = 5.0) -> Snapshot:
+        """All entries whose keys match, as they were at one revision.
+
+        Raises:
+            BrokerTimeout: no whole answer in time.
+        """
+        async with asyncio.timeout(timeout_s):
+            try:
+                return await self._read(keys)
+            except TimeoutError:
+                raise BrokerTimeout(f"no snapshot of {self._stream}") from None
+
+    async def put(self, key: str, value: bytes, *, expected: int, timeout_s: float = 5.0) -> int:
+        """Writes if the key's revision is `expected` (0: it must not exist); returns the new revision.
+
+        Raises:
+            Conflict: it is another.
+            BrokerTimeout: no acknowledgement in time.
+        """
+        return await self._write(key, value, expected, {}, timeout_s)
+
+    async def delete(self, key: str, *, expected: int, timeout_s: float = 5.0) -> int:
+        """Deletes if the key's revision is `expected`; raises as `put`."""
+        return await self._write(key, b"", expected, {"KV-Operation": "DEL"}, timeout_s)
+
+    async def _write(self, key: str, value: bytes, expected: int, headers: dict[str, str], timeout_s: float) -> int:
+        try:
+            return await self._session.publish(
+                self._prefix + key,
+                value,
+                msg_id=secrets.token_hex(12),
+                timeout_s=timeout_s,
+                headers={"Nats-Expected-Last-Subject-Sequence": str(expected), **headers},
+            )
+        except ApiError as error:
+            if error.err_code in WRONG_LAST_SEQUENCE:
+                raise Conflict(f"{key} is not at revision {expected}") from None
+            raise
+
+    async def _read(self, keys: str) -> Snapshot:
+        entries: dict[str, Entry] = {}
+        up_to = start = 0
+        while True:
+            page, up_to, pending = await self._page(keys, start, up_to)
+            for msg in page:
+                headers = msg.headers or {}
+                key = headers["Nats-Subject"].removeprefix(self._prefix)
+                start = int(headers["Nats-Sequence"]) + 1
+                if "KV-Operation" not in headers and "Nats-Marker-Reason" not in headers:
+                    entries[key] = Entry(msg.data, start - 1)
+            if not pending:
+                return Snapshot(entries, up_to or await self.last_revision())
+
+    async def _page(self, keys: str, start: int, up_to: int) -> tuple[list[Msg], int, int]:
+        """Messages from sequence `start`, the revision that the read stands at, and how many are left."""
+        await self._session.wait_up(5.0)
+        messages: list[Msg] = []
+        end: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+        async def on_message(msg: Msg) -> None:
+            if (msg.headers or {}).get("Status"):
+                if not end.done():
+                    end.set_result(msg)
+            else:
+                messages.append(msg)
+
+        inbox = f"_INBOX.{secrets.token_hex(11)}"
+        subscription = await self._session.subscribe(inbox, on_message)
+        try:
+            request = {"multi_last": [self._prefix + keys], "batch": PAGE_KEYS, "seq": start, "up_to_seq": up_to}
+            payload = json.dumps({k: v for k, v in request.items() if v}).encode()
+            deadline = time.monotonic() + 5.0
+            while True:
+                await self._session.send(f"$JS.API.DIRECT.GET.{self._stream}", payload, reply=inbox)
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    status = await end
+                if (status.headers or {})["Status"] != "503":
+                    break
+                end = asyncio.get_running_loop().create_future()
+                await asyncio.sleep(0.05)
+        finally:
+            await subscription.unsubscribe()
+        headers = status.headers or {}
+        if headers["Status"] == "404":
+            return [], up_to, 0
+        if headers["Status"] != "204":
+            raise ApiError(int(headers["Status"]), 0, headers.get("Description", "direct get failed"))
+        return messages, int(headers.get("Nats-UpTo-Sequence", up_to)), int(headers.get("Nats-Num-Pending", 0))

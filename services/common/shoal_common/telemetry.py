@@ -1,0 +1,92 @@
+"""Traces: sampled spans from client to kernel, carried in NATS headers, sent by OTLP or to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanContext, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+TRACEPARENT = "traceparent"
+_propagator = TraceContextTextMapPropagator()
+
+
+class TraceSettings(Protocol):
+    """The settings that tracing needs."""
+
+    @property
+    def trace_ratio(self) -> float: ...
+    @property
+    def trace_file(self) -> str: ...
+
+
+class FileExporter(SpanExporter):
+    """Appends each span as a JSON line: the embedded mesh's traces."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        lines = "".join(json.dumps(_as_dict(span)) + "\n" for span in spans)
+        with self._lock, self._path.open("a") as file:
+            file.write(lines)
+        return SpanExportResult.SUCCESS
+
+
+def configure(service: str, settings: TraceSettings) -> trace.Tracer:
+    """The service's tracer: OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, else the trace file, else nothing."""
+    exporter: SpanExporter | None = None
+    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+        exporter = OTLPSpanExporter()
+    elif settings.trace_file:
+        exporter = FileExporter(Path(settings.trace_file))
+    if exporter is None:
+        return trace.NoOpTracer()
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(settings.trace_ratio)),
+        resource=Resource.create({"service.name": f"shoal-{service}"}),
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
+    return provider.get_tracer("shoal")
+
+
+def parent_context(traceparent: str | None) -> trace.Context | None:  # pyright: ignore[reportPrivateImportUsage]
+    """The context of a W3C traceparent, or None without one."""
+    if not traceparent:
+        return None
+    return _propagator.extract({TRACEPARENT: traceparent})
+
+
+def traceparent(span: Span) -> str | None:
+    """A recorded span's W3C traceparent; None for one that is not sampled."""
+    context: SpanContext = span.get_span_context()
+    if not context.trace_flags & TraceFlags.SAMPLED:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+
+
+def _as_dict(span: ReadableSpan) -> dict[str, object]:
+    context = span.context
+    return {
+        "trace_id": f"{context.trace_id:032x}" if context else "",
+        "span_id": f"{context.span_id:016x}" if context else "",
+        "parent_id": f"{span.parent.span_id:016x}" if span.parent else "",
+        "service": span.resource.attributes.get("service.name"),
+        "name": span.name,
+        "start_unix_ns": span.start_time,
+        "end_unix_ns": span.end_time,
+        "attributes": dict(span.attributes or {}),
+    }
