@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import time
 from dataclasses import dataclass, field
 
 from nats.aio.msg import Msg
 
-from shoal_common.nats_session import ApiError, BrokerTimeout, Session
+from shoal_common.nats_session import NO_STREAM_WAIT_S, ApiError, BrokerTimeout, Session
 
 PAGE_KEYS = 512
+PAGE_WAIT_S = 5.0
 WRONG_LAST_SEQUENCE = (10071, 10164)
 
 
@@ -112,51 +112,49 @@ class Bucket:
             raise
 
     async def _read(self, keys: str) -> Snapshot:
+        """Scans the stream: it keeps one message a key, and one rewritten meanwhile is met again later."""
         entries: dict[str, Entry] = {}
-        up_to = start = 0
+        revision = await self.last_revision()
+        start = 1
         while True:
-            page, up_to, pending = await self._page(keys, start, up_to)
+            page = await self._page(keys, start)
             for msg in page:
                 headers = msg.headers or {}
                 key = headers["Nats-Subject"].removeprefix(self._prefix)
                 start = int(headers["Nats-Sequence"]) + 1
-                if "KV-Operation" not in headers and "Nats-Marker-Reason" not in headers:
+                if "KV-Operation" in headers or "Nats-Marker-Reason" in headers:
+                    entries.pop(key, None)
+                else:
                     entries[key] = Entry(msg.data, start - 1)
-            if not pending:
-                return Snapshot(entries, up_to or await self.last_revision())
+            if not page or (page[-1].headers or {}).get("Nats-Num-Pending") == "0":
+                return Snapshot(entries, max(revision, start - 1))
 
-    async def _page(self, keys: str, start: int, up_to: int) -> tuple[list[Msg], int, int]:
-        """Messages from sequence `start`, the revision that the read stands at, and how many are left."""
-        await self._session.wait_up(5.0)
+    async def _page(self, keys: str, start: int) -> list[Msg]:
+        """At most PAGE_KEYS messages from sequence `start` on."""
+        payload = json.dumps({"next_by_subj": self._prefix + keys, "batch": PAGE_KEYS, "seq": start}).encode()
         messages: list[Msg] = []
-        end: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        statuses: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
         async def on_message(msg: Msg) -> None:
-            if (msg.headers or {}).get("Status"):
-                if not end.done():
-                    end.set_result(msg)
+            headers = msg.headers or {}
+            if "Status" in headers:
+                statuses.put_nowait(headers)
             else:
                 messages.append(msg)
 
         inbox = f"_INBOX.{secrets.token_hex(11)}"
         subscription = await self._session.subscribe(inbox, on_message)
         try:
-            request = {"multi_last": [self._prefix + keys], "batch": PAGE_KEYS, "seq": start, "up_to_seq": up_to}
-            payload = json.dumps({k: v for k, v in request.items() if v}).encode()
-            deadline = time.monotonic() + 5.0
             while True:
+                await self._session.wait_up(PAGE_WAIT_S)
                 await self._session.send(f"$JS.API.DIRECT.GET.{self._stream}", payload, reply=inbox)
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    status = await end
-                if (status.headers or {})["Status"] != "503":
+                status = await statuses.get()
+                if status["Status"] != "503":
                     break
-                end = asyncio.get_running_loop().create_future()
-                await asyncio.sleep(0.05)
+                messages.clear()
+                await asyncio.sleep(NO_STREAM_WAIT_S)
         finally:
             await subscription.unsubscribe()
-        headers = status.headers or {}
-        if headers["Status"] == "404":
-            return [], up_to, 0
-        if headers["Status"] != "204":
-            raise ApiError(int(headers["Status"]), 0, headers.get("Description", "direct get failed"))
-        return messages, int(headers.get("Nats-UpTo-Sequence", up_to)), int(headers.get("Nats-Num-Pending", 0))
+        if status["Status"] not in ("204", "404"):
+            raise ApiError(int(status["Status"]), 0, status.get("Description", "direct get failed"))
+        return messages

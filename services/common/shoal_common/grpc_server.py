@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
@@ -43,7 +42,7 @@ class Server:
     def __init__(self, server: grpc.aio.Server, names: Sequence[str]) -> None:
         self.grpc = server
         self._names = ("", *names)
-        self._health = HealthServicer()
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 
     async def set_serving(self, serving: bool) -> None:
