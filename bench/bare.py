@@ -1,0 +1,125 @@
+"""The other side of the comparison: the packed forward alone, in a process of its own, with nothing around it.
+
+`Bare` starts the process; it answers one JSON line for each that it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from types import TracebackType
+
+import numpy as np
+
+BATCH_TEXTS = 64
+CONFIGURATIONS = ((1, 2), (2, 1))
+"""streams x threads to choose the best of."""
+
+
+class Bare:
+    """The bare forward as seen from the benchmark."""
+
+    def __enter__(self) -> Bare:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.bare"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(10)
+
+    def throughput(self, lengths: str, seed: int, seconds: float) -> dict[str, float]:
+        """Tokens a second of each configuration, as "streams x threads"."""
+        return {
+            f"{streams}x{threads}": self._ask(
+                {"ask": "throughput", "lengths": lengths, "seed": seed, "seconds": seconds}
+                | {"streams": streams, "threads": threads}
+            )["tokens_per_s"]
+            for streams, threads in CONFIGURATIONS
+        }
+
+    def single_ms(self, lengths: str, seed: int, count: int, pause_ms: float) -> list[float]:
+        """Milliseconds of single forwards with all threads, each after a pause."""
+        return self._ask({"ask": "single", "lengths": lengths, "seed": seed, "count": count, "pause_ms": pause_ms})[
+            "ms"
+        ]
+
+    def _ask(self, question: dict) -> dict:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def _serve() -> None:
+    import torch
+
+    from bench import texts
+    from shoal_registry import catalogue_profile
+    from shoal_torch_runtime.encoder import load
+    from shoal_torch_runtime.model_spec import ModelSpec
+
+    torch.set_num_threads(2)
+    encoder = load(texts.model_folder(), ModelSpec.parse(catalogue_profile("minilm").canonical_json()))
+    encoder.warm_up()
+
+    def batches(question: dict, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        ids = texts.tokenized(texts.make(question["lengths"], 1024, question["seed"]))
+        packed = []
+        for at in range(0, len(ids), size):
+            rows = sorted(ids[at : at + size], key=len)
+            packed.append((np.concatenate(rows).astype(np.int32), np.array([len(row) for row in rows], np.int32)))
+        return packed
+
+    def throughput(question: dict) -> dict:
+        work = batches(question, BATCH_TEXTS)
+        done = [0] * question["streams"]
+        begin = threading.Barrier(question["streams"] + 1)
+        until = [0.0]
+
+        def stream(number: int) -> None:
+            torch.set_num_threads(question["threads"])
+            for ids, lengths in work[:3]:
+                encoder.forward(ids, lengths)
+            begin.wait()
+            at = number
+            while time.perf_counter() < until[0]:
+                ids, lengths = work[at % len(work)]
+                encoder.forward(ids, lengths)
+                done[number] += len(ids)
+                at += question["streams"]
+
+        threads = [threading.Thread(target=stream, args=(n,)) for n in range(question["streams"])]
+        for thread in threads:
+            thread.start()
+        started = time.perf_counter() + 0.5
+        until[0] = started + question["seconds"]
+        begin.wait()
+        started = time.perf_counter()
+        for thread in threads:
+            thread.join()
+        return {"tokens_per_s": sum(done) / (time.perf_counter() - started)}
+
+    def single(question: dict) -> dict:
+        torch.set_num_threads(2)
+        measured = []
+        for ids, lengths in batches(question, 1)[: question["count"]]:
+            time.sleep(question["pause_ms"] / 1000)
+            started = time.perf_counter()
+            encoder.forward(ids, lengths)
+            measured.append((time.perf_counter() - started) * 1000)
+        return {"ms": measured}
+
+    answers = {"throughput": throughput, "single": single}
+    for line in sys.stdin:
+        question = json.loads(line)
+        print(json.dumps(answers[question["ask"]](question)), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
