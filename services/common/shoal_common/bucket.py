@@ -34,6 +34,8 @@ class Snapshot:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     revision: int = 0
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Keys whose last write was a delete, and its revision."""
 
 
 class Bucket:
@@ -78,11 +80,11 @@ class Bucket:
         Raises:
             BrokerTimeout: no whole answer in time.
         """
-        async with asyncio.timeout(timeout_s):
-            try:
+        try:
+            async with asyncio.timeout(timeout_s):
                 return await self._read(keys)
-            except TimeoutError:
-                raise BrokerTimeout(f"no snapshot of {self._stream}") from None
+        except TimeoutError:
+            raise BrokerTimeout(f"no snapshot of {self._stream}") from None
 
     async def put(self, key: str, value: bytes, *, expected: int, timeout_s: float = 5.0) -> int:
         """Writes if the key's revision is `expected` (0: it must not exist); returns the new revision.
@@ -91,7 +93,14 @@ class Bucket:
             Conflict: it is another.
             BrokerTimeout: no acknowledgement in time.
         """
-        return await self._write(key, value, expected, {}, timeout_s)
+        try:
+            return await self._write(key, value, expected, {}, timeout_s)
+        except Conflict:
+            # A deleted key does not exist, yet its delete is what the broker compares with.
+            deleted = (await self.read(key, timeout_s)).deleted.get(key) if expected == 0 else None
+            if deleted is None:
+                raise
+            return await self._write(key, value, deleted, {}, timeout_s)
 
     async def delete(self, key: str, *, expected: int, timeout_s: float = 5.0) -> int:
         """Deletes if the key's revision is `expected`; raises as `put`."""
@@ -114,6 +123,7 @@ class Bucket:
     async def _read(self, keys: str) -> Snapshot:
         """Scans the stream: it keeps one message a key, and one rewritten meanwhile is met again later."""
         entries: dict[str, Entry] = {}
+        deleted: dict[str, int] = {}
         revision = await self.last_revision()
         start = 1
         while True:
@@ -124,10 +134,12 @@ class Bucket:
                 start = int(headers["Nats-Sequence"]) + 1
                 if "KV-Operation" in headers or "Nats-Marker-Reason" in headers:
                     entries.pop(key, None)
+                    deleted[key] = start - 1
                 else:
+                    deleted.pop(key, None)
                     entries[key] = Entry(msg.data, start - 1)
             if not page or (page[-1].headers or {}).get("Nats-Num-Pending") == "0":
-                return Snapshot(entries, max(revision, start - 1))
+                return Snapshot(entries, max(revision, start - 1), deleted)
 
     async def _page(self, keys: str, start: int) -> list[Msg]:
         """At most PAGE_KEYS messages from sequence `start` on."""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from nats.js.api import (
     AckPolicy,
@@ -38,7 +39,7 @@ class Lane:
     pool: str
     profile_digest: str
 
-    @property
+    @cached_property
     def token(self) -> str:
         """16 characters for subjects and consumer names."""
         digest = hashlib.sha256(f"{self.pool}/{self.profile_digest}".encode()).digest()
@@ -50,6 +51,7 @@ class Lane:
         return shard_of(self.token)
 
 
+@lru_cache(maxsize=4096)
 def shard_of(token: str) -> int:
     """The shard that a lane's token hashes to."""
     return int.from_bytes(hashlib.sha256(token.encode()).digest()[:4], "big") % limits.SHARDS

@@ -30,6 +30,7 @@ class Lease:
         self._revision = 0
         self._until = 0.0
         self._acquired = asyncio.Event()
+        self._lost = asyncio.Event()
 
     @property
     def held(self) -> bool:
@@ -39,6 +40,10 @@ class Lease:
     async def wait_held(self) -> None:
         """Returns when it is held."""
         await self._acquired.wait()
+
+    async def wait_lost(self) -> None:
+        """Returns when it is held no more, at the latest `RENEW_S` after `held` says so."""
+        await self._lost.wait()
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[Lease]:
@@ -57,17 +62,25 @@ class Lease:
     async def _keep(self) -> None:
         ensured = False
         while True:
+            self._note_loss()
             try:
                 if not ensured:
                     await self._bucket.ensure()
                     ensured = True
                 await self._renew()
             except (Conflict, ApiError, BrokerTimeout) as error:
-                if not self.held:
-                    self._acquired.clear()
+                if isinstance(error, Conflict):
+                    self._until = 0.0  # Somebody else wrote it: it is theirs.
                 log.debug("lease not renewed", lease=self._name, error=str(error))
                 self._revision = 0
+            self._note_loss()
             await asyncio.sleep(RENEW_S if self.held else TRY_S)
+
+    def _note_loss(self) -> None:
+        if self._acquired.is_set() and not self.held:
+            log.warning("lease lost", lease=self._name)
+            self._acquired.clear()
+            self._lost.set()
 
     async def _renew(self) -> None:
         if not self._revision:
@@ -81,4 +94,5 @@ class Lease:
         self._until = started + TTL_S - 1.0
         if not self._acquired.is_set():
             log.info("lease acquired", lease=self._name)
+            self._lost.clear()
             self._acquired.set()

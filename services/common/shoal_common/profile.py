@@ -29,7 +29,7 @@ RelativePath = Annotated[str, StringConstraints(max_length=1024), AfterValidator
 class Strict(BaseModel):
     """Refuses unknown keys: a misspelt key must never be a silent default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Source(Strict):
@@ -148,7 +148,7 @@ def parse_profile(text: str) -> Profile:
         raise ProfileError([("profile", f"has {size:,} bytes, at most {limits.PROFILE_BYTES:,} are allowed")])
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # 2001-99-99 is a ValueError, [[[[… recurses
         raise ProfileError([("profile", f"is not YAML: {error}"[:500])]) from None
     if not isinstance(data, dict):
         raise ProfileError([("profile", "must be a mapping of keys")])

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import Span, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -56,7 +56,8 @@ def configure(service: str, settings: TraceSettings) -> trace.Tracer:
     if exporter is None:
         return trace.NoOpTracer()
     provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(settings.trace_ratio)),
+        # Who begins a trace decides by trace_ratio before making a span: even an unsampled one costs 8 µs.
+        sampler=ParentBased(ALWAYS_ON),
         resource=Resource.create({"service.name": f"shoal-{service}"}),
     )
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))

@@ -1,0 +1,1 @@
+"""The LoRA store: adapter bytes by their sha256."""

@@ -1,0 +1,1 @@
+"""The scheduler: who holds which model, and how long each lane would let a unit wait."""

@@ -1,0 +1,61 @@
+"""One lane over all workers: how many serve it, what is queued, how long a unit would wait. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.scheduler.v1 import scheduler_pb2
+
+RANK = {
+    scheduler_pb2.RESIDENCY_UNSPECIFIED: 0,
+    scheduler_pb2.RESIDENCY_ABSENT: 0,
+    scheduler_pb2.RESIDENCY_FAILED: 1,
+    scheduler_pb2.RESIDENCY_LOADING: 2,
+    scheduler_pb2.RESIDENCY_READY: 3,
+}
+UNMEASURED_DRAIN_MS_PER_SECOND = 1000.0
+"""Of a ready worker that has not finished a batch yet: a millisecond of predicted cost takes one."""
+RELATIVE_CHANGE = 0.1
+ABSOLUTE_CHANGE_MS = 1.0
+
+
+def lane_state(
+    token: str, seen: Sequence[tuple[scheduler_pb2.ReportRequest, scheduler_pb2.WorkerLane]]
+) -> scheduler_pb2.LaneState:
+    """A lane's state from the workers that report it.
+
+    queued_ms is what workers hold and have not finished, plus what waits in the broker: all workers see
+    the same queue there, so the largest guess counts once. wait_ms = queued ÷ drain; a lane that nobody
+    serves yet is taken to drain as one unmeasured worker would.
+    """
+    ready = [report for report, lane in seen if lane.residency == scheduler_pb2.RESIDENCY_READY]
+    drain = sum(report.drain_ms_per_second or UNMEASURED_DRAIN_MS_PER_SECOND for report in ready)
+    in_broker_ms = max((lane.pending_units * lane.unit_ms for _, lane in seen), default=0.0)
+    queued_ms = sum(lane.backlog_ms for _, lane in seen) + in_broker_ms
+    best = max((lane for _, lane in seen), key=lambda lane: RANK[lane.residency], default=None)
+    state = scheduler_pb2.LaneState(
+        lane=token,
+        residency=best.residency if best and RANK[best.residency] else scheduler_pb2.RESIDENCY_ABSENT,
+        workers=len(ready),
+        queued_ms=queued_ms,
+        drain_ms_per_second=drain,
+        wait_ms=queued_ms / (drain or UNMEASURED_DRAIN_MS_PER_SECOND) * 1000,
+    )
+    if best and state.residency == scheduler_pb2.RESIDENCY_FAILED:
+        state.error = best.error
+    elif best and state.residency == scheduler_pb2.RESIDENCY_LOADING:
+        state.progress = best.progress
+    return state
+
+
+def differs(old: scheduler_pb2.LaneState, new: scheduler_pb2.LaneState) -> bool:
+    """Whether a gateway would decide otherwise: anything but times, or a time by a tenth and a millisecond."""
+    said = ("residency", "workers", "error", "progress")
+    if any(getattr(old, field) != getattr(new, field) for field in said):
+        return True
+    times = ("queued_ms", "drain_ms_per_second", "wait_ms")
+    return any(_far(getattr(old, field), getattr(new, field)) for field in times)
+
+
+def _far(old: float, new: float) -> bool:
+    return abs(new - old) > max(ABSOLUTE_CHANGE_MS, RELATIVE_CHANGE * max(old, new))

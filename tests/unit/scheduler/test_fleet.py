@@ -1,0 +1,77 @@
+"""The fleet: who is there, what each is to hold, which lanes there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal_scheduler.fleet import REPORT_LIFE_S, Fleet, Wanted
+from tests.unit.scheduler.reports import ABSENT, LOADING, READY, lane, report
+
+B = Wanted("b", "default", "lane-b", "digest-b")
+A = Wanted("a", "default", "lane-a", "digest-a")
+OTHER = Wanted("c", "gpu", "lane-c", "digest-c")
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def fleet(clock: Clock) -> Fleet:
+    return Fleet(clock)
+
+
+def names(fleet: Fleet) -> list[str]:
+    return [each.worker for each in fleet.reports()]
+
+
+def test_a_worker_is_to_hold_the_models_of_its_pool_by_name(fleet: Fleet):
+    fleet.observe(1, report("w0"))
+    fleet.want([B, OTHER, A])
+    assert fleet.plan("w0") == ("digest-a", "digest-b")
+    fleet.want([])
+    assert fleet.plan("w0") == ()
+
+
+def test_there_is_no_plan_before_the_models_are_known(fleet: Fleet):
+    fleet.observe(1, report("w0"))
+    assert fleet.plan("w0") is None
+    fleet.want([A])
+    assert fleet.plan("somebody else") is None
+
+
+def test_a_worker_is_gone_with_its_seat_but_not_with_an_older_one(fleet: Fleet):
+    fleet.observe(1, report("w0"))
+    fleet.observe(2, report("w0"))
+    fleet.gone(1, "w0")
+    assert names(fleet) == ["w0"]
+    fleet.gone(2, "w0")
+    fleet.gone(2, "w0")
+    assert names(fleet) == []
+
+
+def test_silent_workers_expire_and_come_back(fleet: Fleet, clock: Clock):
+    fleet.observe(1, report("w0"))
+    clock.now_s += REPORT_LIFE_S / 2
+    fleet.observe(2, report("w1"))
+    assert not fleet.expire()
+    clock.now_s += REPORT_LIFE_S / 2 + 0.1
+    assert fleet.expire()
+    assert names(fleet) == ["w1"]
+    fleet.observe(1, report("w0"))
+    assert names(fleet) == ["w0", "w1"]
+
+
+def test_lanes_are_those_registered_and_those_reported(fleet: Fleet):
+    fleet.want([A, B])
+    fleet.observe(1, report("w0", lane("lane-a", READY), lane("lane-old", LOADING)))
+    residencies = {token: state.residency for token, state in fleet.lane_states().items()}
+    assert residencies == {"lane-a": READY, "lane-b": ABSENT, "lane-old": LOADING}
