@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
-from shoal_common import grpc_server
 
 from shoal.sidecar.v1 import sidecar_pb2, sidecar_pb2_grpc
 from shoal.work.v1 import work_pb2
+from shoal_common import grpc_server
 
 
 class FakeSidecar(sidecar_pb2_grpc.SidecarServiceServicer):

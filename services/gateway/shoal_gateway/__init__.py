@@ -1,0 +1,1 @@
+"""The gateway: answers the public API by putting units on the queue and collecting their results."""

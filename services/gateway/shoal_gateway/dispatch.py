@@ -1,0 +1,157 @@
+"""One request's way from its bytes to its answer's bytes, over the queue and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from shoal.scheduler.v1 import scheduler_pb2
+from shoal.work.v1 import work_pb2
+from shoal_common.lanes import shard_of
+from shoal_common.nats_session import Session
+from shoal_gateway import admission, checks, item_faults, metrics, publishing, units
+from shoal_gateway.cancellations import Cancellations
+from shoal_gateway.checks import CheckedRequest, Models
+from shoal_gateway.encode_options import OptionChecks
+from shoal_gateway.lane_states import LaneStates
+from shoal_gateway.reassembly import Answer
+from shoal_gateway.results import Results, Waiting
+from shoal_gateway.traces import Traces, Untraced, reason
+from shoal_gateway.units import Run
+
+TENANT = "default"
+QUEUE_ANSWERS_S = 1.0
+"""A queue that has not stored a unit after this time is away, rather than the deadline too short."""
+
+
+class Caller(NamedTuple):
+    """What a request brings beside its message."""
+
+    request_id: str
+    budget_s: float
+    """Seconds in which it must be answered."""
+    traceparent: str | None
+
+
+class Dispatch:
+    """Serves requests; knows nothing of how they came."""
+
+    def __init__(
+        self,
+        session: Session,
+        models: Models,
+        lane_states: LaneStates,
+        results: Results,
+        cancellations: Cancellations,
+        traces: Traces,
+    ) -> None:
+        self._session = session
+        self._models = models
+        self._lane_states = lane_states
+        self._results = results
+        self._cancellations = cancellations
+        self._traces = traces
+        self._options = OptionChecks()
+
+    async def encode(self, raw: bytes, caller: Caller) -> bytes:
+        """An EncodeResponse for an EncodeRequest, both serialized.
+
+        Raises:
+            CallError: the request was refused or could not be answered; its units are cancelled.
+        """
+        spans = self._traces.begin("Encode", caller.request_id, caller.traceparent)
+        try:
+            response = await self._encode(raw, caller, spans)
+        except BaseException as error:
+            metrics.rejections.add(1, {"reason": reason(error)})
+            spans.end(error)
+            raise
+        spans.end()
+        return response
+
+    def lanes_changed(self, tokens: Iterable[str]) -> None:
+        """Ends the requests that wait on a lane whose model turned out not to load."""
+        for token in tokens:
+            lane = self._lane_states.get(token)
+            if lane is not None and lane.state.residency == scheduler_pb2.RESIDENCY_FAILED:
+                for waiting in self._results.waiting_on(token):
+                    waiting.fail(admission.failed(lane, waiting.model))
+
+    async def _encode(self, raw: bytes, caller: Caller, spans: Untraced) -> bytes:
+        deadline_s = time.monotonic() + caller.budget_s
+        if caller.budget_s <= 0:
+            raise admission.expired()
+        spans.stage("check")
+        request = checks.check(checks.parse(raw), self._models, self._options)
+        model, lane = request.model, request.model.lane.token
+        refusal = admission.refusal(self._lane_states.get(lane), model.name, caller.budget_s, time.monotonic())
+        if refusal is not None:
+            raise refusal
+        faults = item_faults.faults(request.items, model.name)
+        runs = _named(units.cut(request.items, faults, request.options.max_tokens))
+        answer = Answer(len(request.items), faults, runs)
+        if runs:
+            waiting = Waiting(caller.request_id, lane, model.name, answer)
+            await self._run(self._units(request, runs, caller, deadline_s), waiting, caller, deadline_s, spans)
+        spans.stage("reassemble")
+        metrics.requests.add(1)
+        metrics.items.add(len(request.items))
+        return answer.response(model.name, model.digest)
+
+    async def _run(
+        self, units: Sequence[work_pb2.Unit], waiting: Waiting, caller: Caller, deadline_s: float, spans: Untraced
+    ) -> None:
+        """Has the units worked on; returns with the answer complete, else nobody waits for them any more."""
+        self._results.expect(waiting)
+        left_s, stored = deadline_s - time.monotonic(), False
+        try:
+            async with asyncio.timeout(left_s):
+                spans.stage("publish")
+                await publishing.publish(self._session, waiting.lane, units, left_s, spans.traceparent)
+                stored = True
+                metrics.units.add(len(units))
+                spans.stage("wait")
+                error = await waiting.done
+        except TimeoutError:
+            if not self._session.is_up or (not stored and left_s >= QUEUE_ANSWERS_S):
+                raise publishing.away() from None
+            lane = self._lane_states.get(waiting.lane)
+            raise admission.too_late(lane, waiting.model, caller.budget_s) from None
+        finally:
+            self._results.forget(waiting)
+            if unanswered := waiting.answer.open_units:
+                metrics.cancelled_units.add(len(unanswered))
+                self._cancellations.add(shard_of(waiting.lane), unanswered, deadline_s - time.monotonic())
+        if error is not None:
+            raise error
+
+    def _units(
+        self, request: CheckedRequest, runs: Mapping[str, Run], caller: Caller, deadline_s: float
+    ) -> list[work_pb2.Unit]:
+        remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
+        return [
+            work_pb2.Unit(
+                id=unit_id,
+                request_id=caller.request_id,
+                reply_subject=self._results.subject,
+                tenant=TENANT,
+                remaining_ms=remaining_ms,
+                work_class=request.work_class,
+                task=work_pb2.TASK_ENCODE,
+                profile_digest=request.model.digest,
+                estimated_tokens=run.estimated_tokens,
+                first_index=run.first_index,
+                options=request.options.options,
+                items=run.items,
+            )
+            for unit_id, run in runs.items()
+        ]
+
+
+def _named(runs: Sequence[Run]) -> dict[str, Run]:
+    """Runs by the ids of their units, which no other unit in the mesh ever has."""
+    prefix = uuid.uuid4().hex
+    return {f"{prefix}.{n}": run for n, run in enumerate(runs)}

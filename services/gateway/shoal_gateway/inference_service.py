@@ -1,0 +1,55 @@
+"""InferenceService on raw bytes: garbage must fail its own request, and items are never parsed."""
+
+from __future__ import annotations
+
+import grpc
+
+from shoal_gateway import call_metadata, deadlines, refusals
+from shoal_gateway.dispatch import Caller, Dispatch
+from shoal_gateway.infer_stream import InferStream
+from shoal_gateway.request_ids import METADATA_KEY, request_id
+
+NAME = "shoal.v1.InferenceService"
+
+
+class InferenceService:
+    """Translates calls into requests and errors into statuses."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+        self._streams: set[InferStream] = set()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the methods with neither deserializers nor serializers."""
+        methods = {
+            "Encode": grpc.unary_unary_rpc_method_handler(self.encode),
+            "Infer": grpc.stream_stream_rpc_method_handler(self.infer),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NAME, methods),))
+
+    def stop(self) -> None:
+        """Lets streams end once what they have taken is answered: idle ones must not hold up a shutdown."""
+        for stream in self._streams:
+            stream.stop()
+
+    async def encode(self, raw: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        """InferenceService.Encode."""
+        budget_s = deadlines.budget_s(context.time_remaining())
+        metadata = call_metadata.read(context)
+        name = request_id(metadata.request_id)
+        try:
+            response = await self._dispatch.encode(raw, Caller(name, budget_s, metadata.traceparent))
+        except Exception as error:
+            await refusals.abort(context, refusals.typed(error, name), name)
+            raise  # abort has raised already
+        context.set_trailing_metadata(((METADATA_KEY, name),))
+        return response
+
+    async def infer(self, _: object, context: grpc.aio.ServicerContext) -> None:
+        """InferenceService.Infer."""
+        stream = InferStream(self._dispatch, context)
+        self._streams.add(stream)
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)

@@ -1,0 +1,42 @@
+"""Cutting a request's items into units: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+from shoal_common import limits
+
+BYTES_PER_TOKEN = 4
+
+
+class Run(NamedTuple):
+    """Neighbouring items of a request that travel as one unit."""
+
+    first_index: int
+    items: Sequence[bytes]
+    estimated_tokens: int
+
+
+def cut(items: Sequence[bytes], left_out: Container[int], max_tokens: int) -> list[Run]:
+    """Runs that hold every item but those `left_out`, in order.
+
+    A run holds at least one item and closes with the item that brings it to UNIT_ITEMS items or
+    UNIT_BYTES bytes, or before one that is left out. `max_tokens` is the most that a text can cost.
+    """
+    runs: list[Run] = []
+    first = size = tokens = 0
+    for index, item in enumerate(items):
+        if index in left_out:
+            if index > first:
+                runs.append(Run(first, items[first:index], tokens))
+            first, size, tokens = index + 1, 0, 0
+            continue
+        size += len(item)
+        tokens += min(len(item) // BYTES_PER_TOKEN, max_tokens)
+        if size >= limits.UNIT_BYTES or index + 1 - first >= limits.UNIT_ITEMS:
+            runs.append(Run(first, items[first : index + 1], tokens))
+            first, size, tokens = index + 1, 0, 0
+    if first < len(items):
+        runs.append(Run(first, items[first:], tokens))
+    return runs

@@ -1,0 +1,31 @@
+"""A scheduler that says what the test tells it to say of lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from shoal.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+
+class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """WatchLanes alone, for one watcher after another."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, scheduler_pb2.LaneState] = {}
+        self._events: asyncio.Queue[scheduler_pb2.WatchLanesResponse] = asyncio.Queue()
+
+    def say(self, state: scheduler_pb2.LaneState) -> None:
+        """A lane's new state."""
+        self._lanes[state.lane] = state
+        self._events.put_nowait(scheduler_pb2.WatchLanesResponse(lanes=[state]))
+
+    async def WatchLanes(
+        self, request: scheduler_pb2.WatchLanesRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[scheduler_pb2.WatchLanesResponse]:
+        self._events = asyncio.Queue()
+        yield scheduler_pb2.WatchLanesResponse(snapshot=True, lanes=self._lanes.values())
+        while True:
+            yield await self._events.get()
