@@ -194,7 +194,10 @@ class Session:
             await self.nc.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
             async with asyncio.timeout(timeout_s):
                 return await future
-        except (TimeoutError, _Resend, nats.errors.Error):
+        except (TimeoutError, _Resend):
+            return None
+        except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError):
+            await asyncio.sleep(min(NO_STREAM_WAIT_S, timeout_s))
             return None
         finally:
             self._replies.pop(token, None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
+from pydantic import ValidationError
 
 from shoal.registry.v1 import registry_pb2, registry_pb2_grpc
 from shoal_common import errors, grpc_server, logs, registry_state
@@ -48,7 +49,6 @@ class RegistryView:
         self._address = address
         self._watcher = watcher
         self._hooks: list[Callable[[], None]] = []
-        self._changed = asyncio.Condition()
         self.models: dict[str, RegisteredModel] = {}
         self.aliases: dict[str, str] = {}
         self.ready = asyncio.Event()
@@ -68,19 +68,6 @@ class RegistryView:
             raise errors.not_found("model", name, [*self.models, *self.aliases])
         return model
 
-    def by_digest(self, digest: str) -> RegisteredModel | None:
-        """The model of a revision, if it is still registered."""
-        return next((model for model in self.models.values() if model.digest == digest), None)
-
-    async def wait_for_digest(self, digest: str, timeout_s: float) -> RegisteredModel | None:
-        """The model of a revision that may be on its way here; None when it does not come in time."""
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self.by_digest(digest) is not None)
-        except TimeoutError:
-            pass
-        return self.by_digest(digest)
-
     async def follow(self) -> None:
         """Watches the registry for ever; reads the bucket itself while it has no snapshot and no registry."""
         while True:
@@ -95,7 +82,7 @@ class RegistryView:
 
     async def _watch(self, stub: registry_pb2_grpc.RegistryServiceStub) -> None:
         async for event in stub.Watch(registry_pb2.WatchRequest(watcher=self._watcher)):
-            await self._apply(event)
+            self._apply(event)
 
     async def _read_bucket(self) -> None:
         try:
@@ -103,16 +90,18 @@ class RegistryView:
         except (ApiError, BrokerTimeout) as error:
             log.debug("the registry's bucket is not there yet", error=str(error))
             return
-        await self._apply(registry_pb2.WatchResponse(snapshot=registry_state.decode(snapshot)))
+        self._apply(registry_pb2.WatchResponse(snapshot=registry_state.decode(snapshot)))
 
-    async def _apply(self, event: registry_pb2.WatchResponse) -> None:
+    def _apply(self, event: registry_pb2.WatchResponse) -> None:
         kind = event.WhichOneof("event")
         if kind == "snapshot":
-            self.models = {model.name: RegisteredModel.read(model) for model in event.snapshot.models}
+            self.models = {}
+            for model in event.snapshot.models:
+                self._set(model)
             self.aliases = {alias.name: alias.model for alias in event.snapshot.aliases}
             self.ready.set()
         elif kind == "model":
-            self.models[event.model.name] = RegisteredModel.read(event.model)
+            self._set(event.model)
         elif kind == "model_removed":
             self.models.pop(event.model_removed, None)
         elif kind == "alias":
@@ -121,5 +110,11 @@ class RegistryView:
             self.aliases.pop(event.alias_removed, None)
         for hook in self._hooks:
             hook()
-        async with self._changed:
-            self._changed.notify_all()
+
+    def _set(self, model: registry_pb2.Model) -> None:
+        """Takes a model in; one that this process is too old to read is as if it were not there."""
+        try:
+            self.models[model.name] = RegisteredModel.read(model)
+        except ValidationError as error:
+            self.models.pop(model.name, None)
+            log.error("a registered profile cannot be read here", model=model.name, error=str(error))
