@@ -52,6 +52,7 @@ def up(
     try:
         from rich.console import Console
 
+        import shoal_supervisor.mesh  # noqa: F401 - imports what a mesh needs
         from shoal_supervisor.display import StartDisplay
         from shoal_supervisor.errors import CannotStart
         from shoal_supervisor.options import MeshOptions

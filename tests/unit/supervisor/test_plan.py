@@ -1,0 +1,77 @@
+"""The processes of a mesh and what each is told."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal_supervisor.broker import Broker
+from shoal_supervisor.leftovers import MARKER
+from shoal_supervisor.options import MeshOptions
+from shoal_supervisor.plan import ProcessPlan, Stage, plan
+from shoal_supervisor.runtime_folder import LONGEST_NAME
+from shoal_supervisor.state import StateFolder
+
+BROKER = Broker(command=("sh", "guard", "nats-server"), url="nats://127.0.0.1:20001", token="secret")
+
+
+def planned(**options: object) -> dict[str, ProcessPlan]:
+    processes = plan(
+        MeshOptions.model_validate({"port": 50_051, "cores": 8, **options}),
+        StateFolder(Path("/state")),
+        Path("/run/shoal-0"),
+        BROKER,
+        Path("/bin/shoal-sidecar"),
+        {"PATH": "/bin"},
+    )
+    return {process.name: process for process in processes}
+
+
+def test_the_sidecar_is_first_and_the_broker_second():
+    assert list(planned())[:2] == ["sidecar", "nats"]
+
+
+def test_every_process_of_the_mesh_is_there():
+    names = {"sidecar", "nats", "registry", "scheduler", "lora-store", "worker-0", "worker-1", "gateway"}
+    assert set(planned(workers=2)) == names
+
+
+@pytest.mark.parametrize(("cores", "workers", "share"), [(8, 1, "8"), (8, 3, "2"), (2, 4, "1")])
+def test_workers_share_the_cores(cores: int, workers: int, share: str):
+    processes = planned(cores=cores, workers=workers)
+    for number in range(workers):
+        settings = processes[f"worker-{number}"].environment
+        assert (settings["SHOAL_WORKER"], settings["SHOAL_STREAMS"], settings["SHOAL_THREADS"]) == (
+            f"worker-{number}",
+            share,
+            share,
+        )
+
+
+def test_services_listen_and_find_each_other():
+    processes = planned()
+    for name in ("registry", "scheduler", "lora-store", "worker-0", "gateway"):
+        settings = processes[name].environment
+        assert settings["SHOAL_LISTEN"] == processes[name].listen
+        assert settings["SHOAL_REGISTRY"] == processes["registry"].listen
+        assert settings["SHOAL_SCHEDULER"] == processes["scheduler"].listen
+        assert (settings["SHOAL_NATS_URL"], settings["SHOAL_NATS_TOKEN"]) == (BROKER.url, BROKER.token)
+        assert settings["SHOAL_EXIT_WITH_PARENT"] == "1"
+    assert processes["worker-0"].environment["SHOAL_SIDECAR"] == processes["sidecar"].listen
+    assert processes["gateway"].listen == "127.0.0.1:50051"
+    assert processes["registry"].environment["SHOAL_REGISTER"] == "minilm"
+
+
+def test_all_is_marked_so_that_leftovers_are_found():
+    assert {process.environment[MARKER] for process in planned().values()} == {"/state"}
+
+
+def test_names_of_sockets_fit_into_the_room_kept_for_them():
+    for process in planned(workers=64).values():
+        if process.listen.startswith("unix:"):
+            assert len(Path(process.listen).name) + 1 <= len(LONGEST_NAME)
+
+
+def test_processes_stop_before_what_they_need():
+    stages = {name: process.stage for name, process in planned().items()}
+    assert stages["gateway"] < stages["worker-0"] < stages["registry"] < stages["sidecar"] < stages["nats"]
+    assert stages["nats"] == max(Stage)
