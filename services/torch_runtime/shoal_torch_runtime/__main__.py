@@ -1,0 +1,26 @@
+"""Starts the warm parent: `python -m shoal_torch_runtime`, commands on stdin, events on stdout, logs on stderr."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def main() -> None:
+    """Imports what runtimes need, then serves commands until stdin is closed."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's OpenBLAS would start a thread, and forks want none
+    os.environ["HF_HUB_OFFLINE"] = "1"  # models come from folders: nothing here goes to the network
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the sidecar's, which then closes stdin
+    events = os.dup(1)
+    os.dup2(2, 1)  # what a library prints must not stand between events
+
+    from shoal_torch_runtime import logs, warm
+    from shoal_torch_runtime.parent import Parent
+
+    logs.configure()
+    warm.quieten()
+    Parent(commands=0, events=events).run()
+
+
+if __name__ == "__main__":
+    main()
