@@ -1,0 +1,165 @@
+//! A worker's stream, read message by message.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shoal_proto::shoal::sidecar::v1::attach_request::Message as Request;
+use shoal_proto::shoal::sidecar::v1::attach_response::Message as Response;
+use shoal_proto::shoal::sidecar::v1::{
+    Admit, Admitted, AttachRequest, BatchRefused, Hello, Release, RunBatch, Welcome,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use crate::admit;
+use crate::batch::Batch;
+use crate::hold::{Hold, HoldEnded};
+use crate::outbox::Outbox;
+use crate::roster::{Roster, Seat};
+use crate::tokenize::Pool;
+
+/// What every stream needs.
+#[derive(Clone)]
+pub struct Services {
+    /// Names this run of the sidecar.
+    pub instance: Arc<str>,
+    pub roster: Roster,
+    pub hold: Hold,
+    pub pool: Pool,
+    /// Names batches on this machine.
+    pub batches: Arc<AtomicU64>,
+    pub shutdown: CancellationToken,
+}
+
+struct Stream {
+    services: Services,
+    seat: Seat,
+    outbox: Outbox,
+}
+
+/// Serves a stream until it ends, is replaced, or the sidecar stops.
+pub async fn serve(services: Services, mut requests: Streaming<AttachRequest>, outbox: Outbox) {
+    let hello = match first(&mut requests).await {
+        Ok(hello) => hello,
+        Err(status) => return outbox.close(status),
+    };
+    let seat = match services.roster.join(hello, outbox.clone()).await {
+        Ok(seat) => seat,
+        Err(error) => return outbox.close(Status::unavailable(error.to_string())),
+    };
+    tracing::info!(
+        worker = seat.worker,
+        units = seat.unit_ids.len(),
+        "a worker is here"
+    );
+    outbox.send(Response::Welcome(Welcome {
+        instance: services.instance.as_ref().to_owned(),
+        unit_ids: seat.unit_ids.clone(),
+    }));
+    seat.device.attach(outbox.clone()).await;
+    let stream = Stream {
+        services,
+        seat,
+        outbox,
+    };
+    let status = stream.read(&mut requests).await;
+    tracing::info!(worker = stream.seat.worker, %status, "a worker's stream ended");
+    stream.outbox.close(status);
+    stream.services.roster.leave(stream.seat).await;
+}
+
+async fn first(requests: &mut Streaming<AttachRequest>) -> Result<Hello, Status> {
+    let message = requests
+        .message()
+        .await?
+        .and_then(|request| request.message);
+    match message {
+        Some(Request::Hello(hello)) if hello.worker.is_empty() => {
+            Err(Status::invalid_argument("hello.worker is empty"))
+        }
+        Some(Request::Hello(hello)) => Ok(hello),
+        _ => Err(Status::invalid_argument("the first message must be Hello")),
+    }
+}
+
+impl Stream {
+    /// Reads to the end. Returns what ended it.
+    async fn read(&self, requests: &mut Streaming<AttachRequest>) -> Status {
+        loop {
+            let request = tokio::select! {
+                request = requests.message() => request,
+                () = self.outbox.closed() => return Status::aborted("nobody reads the answers"),
+                () = self.services.shutdown.cancelled() => {
+                    return Status::unavailable("the sidecar is shutting down");
+                }
+            };
+            let obeyed = match request {
+                Ok(Some(AttachRequest {
+                    message: Some(message),
+                })) => self.obey(message).await,
+                Ok(Some(AttachRequest { message: None })) => Ok(()),
+                Ok(None) => return Status::ok("the worker ended it"),
+                Err(status) => return status,
+            };
+            if let Err(error) = obeyed {
+                return Status::unavailable(error.to_string());
+            }
+        }
+    }
+
+    async fn obey(&self, message: Request) -> Result<(), HoldEnded> {
+        match message {
+            Request::Hello(_) => {}
+            Request::LoadModel(load) => self.seat.device.load(load).await,
+            Request::UnloadModel(unload) => self.seat.device.unload(unload.profile_digest).await,
+            Request::Admit(admit) => self.admit(admit).await?,
+            Request::RunBatch(batch) => self.run_batch(batch).await?,
+            Request::Release(Release { unit_ids }) => {
+                self.seat.device.release(unit_ids.clone()).await;
+                self.services
+                    .hold
+                    .release(&self.seat.worker, unit_ids)
+                    .await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn admit(&self, admit: Admit) -> Result<(), HoldEnded> {
+        let Services { hold, pool, .. } = &self.services;
+        let read = admit::read(admit, |digest| self.seat.device.model(digest));
+        if !read.refused.is_empty() {
+            let units = read.refused;
+            self.outbox.send(Response::Admitted(Admitted { units }));
+        }
+        let wanted = hold
+            .admit(&self.seat.worker, &self.outbox, read.deliveries)
+            .await?;
+        let arrivals = read.arrivals.into_iter().zip(wanted);
+        let new = arrivals.filter_map(|(arrival, is_wanted)| is_wanted.then_some(arrival));
+        pool.tokenize(new.collect()).await;
+        Ok(())
+    }
+
+    async fn run_batch(&self, request: RunBatch) -> Result<(), HoldEnded> {
+        let RunBatch {
+            batch_id,
+            unit_ids,
+            trace,
+        } = request;
+        let key = self.services.batches.fetch_add(1, Ordering::Relaxed);
+        let hold = &self.services.hold;
+        match hold.claim(&self.seat.worker, key, unit_ids).await? {
+            Ok(units) => {
+                let batch = Batch::new(key, batch_id, trace, self.outbox.clone(), units);
+                self.seat.device.run(batch).await;
+            }
+            Err(error) => self.outbox.send(Response::BatchRefused(BatchRefused {
+                batch_id,
+                not_owned: error.units,
+                model_not_ready: false,
+            })),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! The device's loop: what its worker asks and what its runtime says, one after the other.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use shoal_proto::shoal::runtime::v1::run_request::Message as Request;
+use shoal_proto::shoal::runtime::v1::run_response::Message as Response;
+use shoal_proto::shoal::runtime::v1::{RunRequest, RunResponse, Unload};
+use shoal_proto::shoal::sidecar::v1::attach_response::Message;
+use shoal_proto::shoal::sidecar::v1::{BatchRefused, LoadModel};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Command;
+use super::life::{Event, Life};
+use super::models::{Models, Tokenizable};
+use crate::backoff::Backoff;
+use crate::batch::Batch;
+use crate::hold::Hold;
+use crate::model::{Catalogue, Model, ModelError};
+use crate::outbox::Outbox;
+use crate::post;
+use crate::runtimes::{DeviceSpec, Runtime, StartError};
+use crate::schedule::Schedule;
+
+type Read = (String, Result<Arc<Model>, ModelError>);
+
+struct Task {
+    spec: DeviceSpec,
+    runtime: Arc<dyn Runtime>,
+    hold: Hold,
+    catalogue: Arc<Catalogue>,
+    publish: watch::Sender<Tokenizable>,
+    outbox: Option<Outbox>,
+    models: Models,
+    /// Files that are being read.
+    reading: JoinSet<Read>,
+    /// Loads and unloads that the runtime hasn't been sent.
+    control: VecDeque<Request>,
+    schedule: Schedule,
+    backoff: Backoff,
+    progress: watch::Receiver<String>,
+    /// Why the last runtime could not be started, until one is.
+    start_error: Option<StartError>,
+}
+
+pub async fn run(
+    spec: DeviceSpec,
+    runtime: Arc<dyn Runtime>,
+    hold: Hold,
+    catalogue: Arc<Catalogue>,
+    mut inbox: mpsc::Receiver<Command>,
+    publish: watch::Sender<Tokenizable>,
+) {
+    let mut task = Task {
+        spec,
+        hold,
+        catalogue,
+        publish,
+        outbox: None,
+        models: Models::default(),
+        reading: JoinSet::new(),
+        control: VecDeque::new(),
+        schedule: Schedule::default(),
+        backoff: Backoff::default(),
+        progress: runtime.progress(),
+        start_error: None,
+        runtime,
+    };
+    let mut life = task.start();
+    loop {
+        let has_next = task.has_next();
+        tokio::select! {
+            command = inbox.recv() => match command {
+                Some(command) => task.obey(command).await,
+                None => return,
+            },
+            event = life.event(has_next) => task.handle(event, &mut life).await,
+            Some(Ok((digest, read))) = task.reading.join_next() => task.files_read(&digest, read).await,
+            Ok(()) = task.progress.changed() => task.tell_loading(),
+        }
+    }
+}
+
+impl Task {
+    fn start(&mut self) -> Life {
+        Life::start(self.runtime.clone(), self.spec.clone(), self.backoff.wait())
+    }
+
+    fn has_next(&self) -> bool {
+        !self.control.is_empty()
+            || self
+                .schedule
+                .has_next(|digest| self.models.is_ready(digest))
+    }
+
+    async fn obey(&mut self, command: Command) {
+        match command {
+            Command::Attach(outbox) => {
+                self.outbox = Some(outbox);
+                self.schedule.forget_unheard();
+            }
+            Command::Detach => {
+                self.outbox = None;
+                self.schedule.forget_unheard();
+            }
+            Command::Load(load) => self.load(load),
+            Command::Unload(digest) => {
+                self.models.unload(&digest);
+                self.publish.send_replace(self.models.tokenizable());
+                self.control.push_back(Request::Unload(Unload {
+                    profile_digest: digest.clone(),
+                }));
+                self.refuse_all(&digest).await;
+            }
+            Command::Run(batch) => self.run_batch(batch).await,
+            Command::Release(units) => {
+                for batch in self.schedule.release(&units) {
+                    self.answer(batch).await;
+                }
+            }
+        }
+    }
+
+    async fn handle(&mut self, event: Event, life: &mut Life) {
+        match event {
+            Event::Started(Ok(link)) => {
+                self.start_error = None;
+                self.control = self
+                    .models
+                    .to_load()
+                    .into_iter()
+                    .map(Request::Load)
+                    .collect();
+                *life = Life::Up(link);
+                self.tell_loading();
+            }
+            Event::Started(Err(error)) => {
+                tracing::error!(%error, device = self.spec.device, "trying again");
+                self.start_error = Some(error);
+                *life = self.start();
+                self.tell_loading();
+            }
+            Event::Response(response) => self.heard(response).await,
+            Event::Room => {
+                if let (Some(request), Life::Up(link)) = (self.next_request(), life) {
+                    let message = Some(request);
+                    // There is room, and only this task sends; a runtime that just ended is noticed
+                    // by its responses.
+                    let _ = link.requests.try_send(RunRequest { message });
+                }
+            }
+            Event::Ended => {
+                tracing::warn!(
+                    device = self.spec.device,
+                    "the runtime is gone: starting another"
+                );
+                // First, so that the old runtime is ended before the new one starts.
+                *life = self.start();
+                for batch in self.schedule.crashed() {
+                    self.answer(batch).await;
+                }
+                self.control.clear();
+                for digest in self.models.runtime_gone() {
+                    self.tell(&digest);
+                }
+            }
+        }
+    }
+
+    async fn heard(&mut self, response: RunResponse) {
+        match response.message {
+            Some(Response::Loaded(loaded)) => {
+                tracing::info!(
+                    profile = loaded.profile_digest,
+                    element_type = loaded.element_type,
+                    load_ms = loaded.load_ms,
+                    "loaded"
+                );
+                self.backoff.reset();
+                self.models
+                    .loaded(&loaded.profile_digest, loaded.memory_bytes);
+                self.tell(&loaded.profile_digest);
+            }
+            Some(Response::LoadFailed(failed)) => {
+                tracing::error!(
+                    profile = failed.profile_digest,
+                    error = failed.error,
+                    "not loaded"
+                );
+                self.models.failed(&failed.profile_digest, failed.error);
+                self.tell(&failed.profile_digest);
+                self.refuse_all(&failed.profile_digest).await;
+            }
+            Some(Response::BatchResult(result)) => {
+                if let Some(batch) = self.schedule.result(result) {
+                    self.answer(batch).await;
+                }
+            }
+            Some(Response::Ready(_)) | None => {}
+        }
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        if let Some(request) = self.control.pop_front() {
+            return Some(request);
+        }
+        let next = self.schedule.next(|digest| self.models.is_ready(digest));
+        next.map(Request::Batch)
+    }
+
+    fn load(&mut self, load: LoadModel) {
+        if self.models.wanted(&load) {
+            let catalogue = self.catalogue.clone();
+            let digest = load.profile_digest.clone();
+            self.reading.spawn_blocking(move || {
+                let folder = Path::new(&load.folder);
+                let model = catalogue.get(&load.profile_digest, &load.profile_json, folder);
+                (load.profile_digest, model)
+            });
+            self.tell(&digest);
+        } else {
+            self.tell(&load.profile_digest);
+        }
+    }
+
+    async fn files_read(&mut self, digest: &str, read: Result<Arc<Model>, ModelError>) {
+        match read {
+            Ok(model) => {
+                self.control
+                    .extend(self.models.read(model).map(Request::Load));
+                self.publish.send_replace(self.models.tokenizable());
+            }
+            Err(error) => {
+                tracing::error!(profile = digest, %error, "not loaded");
+                self.models.failed(digest, error.to_string());
+            }
+        }
+        self.tell(digest);
+    }
+
+    async fn run_batch(&mut self, batch: Batch) {
+        if batch.is_done() {
+            return self.answer(batch).await;
+        }
+        let digest = batch.profile_digest().unwrap_or_default();
+        let of_another = |model: &Model| model.digest != digest;
+        let units = batch.units.iter().map(|member| &member.claimed.unit);
+        let strays = units.filter(|unit| of_another(&unit.model));
+        let strays: Vec<String> = strays.map(|unit| unit.id.clone()).collect();
+        if !strays.is_empty() {
+            tracing::error!(?strays, "a batch mixes profiles");
+            self.refuse(batch, strays).await;
+        } else if self.models.is_ready(digest) {
+            self.schedule.add(batch);
+        } else {
+            self.refuse(batch, Vec::new()).await;
+        }
+    }
+
+    async fn refuse_all(&mut self, digest: &str) {
+        for batch in self.schedule.abandon(digest) {
+            self.refuse(batch, Vec::new()).await;
+        }
+    }
+
+    /// Without `not_owned`, because the model is not ready.
+    async fn refuse(&mut self, batch: Batch, not_owned: Vec<String>) {
+        self.hold.unclaim(batch.key, batch.unit_ids()).await;
+        batch.outbox.send(Message::BatchRefused(BatchRefused {
+            batch_id: batch.batch_id,
+            model_not_ready: not_owned.is_empty(),
+            not_owned,
+        }));
+    }
+
+    /// Writes the results beside inference. The units are forgotten before the worker hears of them,
+    /// so that a copy that it is delivered afterwards is new.
+    async fn answer(&mut self, batch: Batch) {
+        self.hold.finish(batch.key, batch.unit_ids()).await;
+        let runtime = self.runtime.name();
+        tokio::task::spawn_blocking(move || {
+            let outbox = batch.outbox.clone();
+            outbox.send(Message::BatchDone(post::answer(batch, runtime)));
+        });
+    }
+
+    fn tell(&self, digest: &str) {
+        let progress = match &self.start_error {
+            Some(error) => error.to_string(),
+            None => self.progress.borrow().clone(),
+        };
+        if let Some(outbox) = &self.outbox
+            && let Some(status) = self.models.status(digest, &progress)
+        {
+            outbox.send(Message::ModelStatus(status));
+        }
+    }
+
+    fn tell_loading(&mut self) {
+        self.progress.mark_unchanged();
+        for digest in self.models.loading() {
+            self.tell(&digest);
+        }
+    }
+}

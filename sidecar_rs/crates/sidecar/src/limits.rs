@@ -1,0 +1,64 @@
+//! Every limit that the sidecar keeps; the shared ones equal `shoal_common.limits`.
+
+use std::time::Duration;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// Bytes of a text.
+pub const TEXT_BYTES: usize = MIB;
+/// Bytes of an item's id.
+pub const ITEM_ID_BYTES: usize = 256;
+/// Bytes of an error's text, as a caller sees it.
+pub const ERROR_TEXT_BYTES: usize = 4 * KIB - 1;
+/// Bytes of a message on any of the sidecar's streams.
+pub const GRPC_MESSAGE_BYTES: usize = 65 * MIB;
+/// How long a worker's units and runtime wait for its restart: then the queue delivers again.
+pub const ACK_WAIT: Duration = Duration::from_secs(5);
+
+/// Bytes of a unit's id, as far as one is recovered from a unit that does not parse.
+pub const UNIT_ID_BYTES: usize = 256;
+/// Texts above this are tokenized only as far as it can matter.
+pub const WHOLE_TEXT_BYTES: usize = 64 * KIB;
+/// Tokens that end this close to a cut might be others in the whole text.
+pub const UNSETTLED_BYTES: usize = 4 * KIB;
+/// Bytes of a Unix socket's path, its closing NUL left out.
+pub const SOCKET_PATH_BYTES: usize = 107;
+/// Messages that may wait for a worker to read; one that lets more wait is cut off.
+pub const OUTBOX_MESSAGES: usize = 4_096;
+/// Commands that may wait for a task; senders wait above it.
+pub const INBOX_COMMANDS: usize = 1_024;
+
+const _: () = assert!(
+    UNSETTLED_BYTES < WHOLE_TEXT_BYTES,
+    "a first prefix must settle something"
+);
+const _: () = assert!(
+    TEXT_BYTES < GRPC_MESSAGE_BYTES,
+    "a text must fit into a message"
+);
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_shared_limits_equal_those_of_the_python_kit() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../services/common/shoal_common/limits.py"
+        );
+        let python = std::fs::read_to_string(path).expect(path);
+        for line in [
+            "MESSAGE_BYTES = 64 * MIB",
+            "GRPC_MESSAGE_BYTES = MESSAGE_BYTES + MIB",
+            "TEXT_BYTES = 1 * MIB",
+            "ITEM_ID_BYTES = 256",
+            "ERROR_TEXT_BYTES = 4 * KIB - 1",
+            "ACK_WAIT_S = 5.0",
+        ] {
+            assert!(
+                python.lines().any(|other| other == line),
+                "limits.py no longer says {line:?}"
+            );
+        }
+    }
+}

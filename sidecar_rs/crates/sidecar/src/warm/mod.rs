@@ -1,0 +1,215 @@
+//! The warm parent: a Python process that has done its imports and forks runtimes off itself. One
+//! task keeps one alive, and starts another when it dies.
+
+mod child;
+mod protocol;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::limits::INBOX_COMMANDS;
+use child::Child;
+pub use protocol::ForkRequest;
+use protocol::{Command, Event};
+
+/// Reaches the task.
+#[derive(Clone)]
+pub struct Warm {
+    asks: mpsc::Sender<Ask>,
+    progress: watch::Receiver<String>,
+}
+
+/// A runtime process.
+#[derive(Debug)]
+pub struct Forked {
+    pub pid: u32,
+    /// Its exit status, negative for a signal; closes without one when the warm parent dies.
+    pub exited: oneshot::Receiver<i32>,
+}
+
+/// A runtime could not be forked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ForkError {
+    #[error("the warm parent ended before it forked the runtime")]
+    Ended,
+    #[error("the warm parent refused: {0}")]
+    Refused(String),
+}
+
+enum Ask {
+    Fork {
+        request: ForkRequest,
+        forked: oneshot::Sender<Result<Forked, ForkError>>,
+    },
+    Kill {
+        id: String,
+    },
+}
+
+impl Warm {
+    /// Starts the task, and with it the first warm parent. The returned future ends once `shutdown`
+    /// was cancelled and the process is gone.
+    pub fn start(python: PathBuf, shutdown: CancellationToken) -> (Self, impl Future<Output = ()>) {
+        let (asks, inbox) = mpsc::channel(INBOX_COMMANDS);
+        let (say, progress) = watch::channel("the warm parent is starting".to_owned());
+        let keeper = Keeper {
+            python,
+            inbox,
+            say,
+            shutdown,
+        };
+        (Self { asks, progress }, keeper.keep())
+    }
+
+    /// Forks a runtime. Waits until there is a warm parent.
+    pub async fn fork(&self, request: ForkRequest) -> Result<Forked, ForkError> {
+        let (forked, answer) = oneshot::channel();
+        let ask = Ask::Fork { request, forked };
+        self.asks.send(ask).await.map_err(|_| ForkError::Ended)?;
+        answer.await.map_err(|_| ForkError::Ended)?
+    }
+
+    /// Kills a runtime, if it runs still.
+    pub fn kill(&self, id: &str) {
+        let ask = Ask::Kill { id: id.to_owned() };
+        if self.asks.try_send(ask).is_err() {
+            tracing::warn!(
+                runtime = id,
+                "it was not killed: the warm parent's task is busy or gone"
+            );
+        }
+    }
+
+    /// How the warm parent stands, for people.
+    pub fn progress(&self) -> watch::Receiver<String> {
+        self.progress.clone()
+    }
+}
+
+struct Keeper {
+    python: PathBuf,
+    inbox: mpsc::Receiver<Ask>,
+    say: watch::Sender<String>,
+    shutdown: CancellationToken,
+}
+
+/// Runtimes of one warm parent.
+#[derive(Default)]
+struct Family {
+    asked: HashMap<String, oneshot::Sender<Result<Forked, ForkError>>>,
+    alive: HashMap<String, oneshot::Sender<i32>>,
+}
+
+impl Keeper {
+    async fn keep(mut self) {
+        let mut backoff = Backoff::default();
+        while !self.shutdown.is_cancelled() {
+            let what = match Child::start(&self.python) {
+                Ok(child) => match self.serve(child, &mut backoff).await {
+                    Some(how) => format!("the warm parent ended ({how})"),
+                    None => return,
+                },
+                Err(error) => format!("{} cannot be started: {error}", self.python.display()),
+            };
+            let wait = backoff.wait();
+            tracing::error!(?wait, "{what}; starting another");
+            self.say.send_replace(format!("{what}; starting another"));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.shutdown.cancelled() => {}
+            }
+        }
+    }
+
+    /// Serves one warm parent until it ends by itself, or until shutdown (then none).
+    async fn serve(&mut self, mut child: Child, backoff: &mut Backoff) -> Option<String> {
+        let mut family = Family::default();
+        let mut is_warm = false;
+        loop {
+            tokio::select! {
+                event = child.next_event() => match event {
+                    Some(Event::Warm { pid }) => {
+                        is_warm = true;
+                        backoff.reset();
+                        tracing::info!(pid, "the warm parent is warm");
+                        self.say.send_replace("the runtime is starting".to_owned());
+                    }
+                    Some(event) => {
+                        if let Some(command) = family.heard(event) {
+                            child.tell(&command).await;
+                        }
+                    }
+                    None => {
+                        let ended = child.stop().await;
+                        return Some(ended.map_or_else(|e| e.to_string(), |s| s.to_string()));
+                    }
+                },
+                Some(ask) = self.inbox.recv(), if is_warm => {
+                    if let Some(command) = family.asked(ask) {
+                        child.tell(&command).await;
+                    }
+                }
+                () = self.shutdown.cancelled() => {
+                    if let Err(error) = child.stop().await {
+                        tracing::warn!(%error, "the warm parent could not be ended");
+                    }
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+impl Family {
+    /// What to tell the warm parent for this.
+    fn heard(&mut self, event: Event) -> Option<Command> {
+        match event {
+            Event::Forked { id, pid } => {
+                let (gone, exited) = oneshot::channel();
+                let asker = self.asked.remove(&id);
+                let wanted =
+                    asker.is_some_and(|asker| asker.send(Ok(Forked { pid, exited })).is_ok());
+                if !wanted {
+                    return Some(Command::Kill { id });
+                }
+                self.alive.insert(id, gone);
+            }
+            Event::Exited { id, pid, status } => {
+                tracing::info!(runtime = id, pid, status, "exited");
+                self.asked.remove(&id);
+                if let Some(gone) = self.alive.remove(&id) {
+                    // Nobody waits for the end of a runtime that was killed on purpose.
+                    let _ = gone.send(status);
+                }
+            }
+            Event::Error { message } => {
+                tracing::error!(message, "the warm parent did not obey");
+                // A fork that goes well in spite of this is killed, and tried again.
+                for (_, asker) in self.asked.drain() {
+                    let _ = asker.send(Err(ForkError::Refused(message.clone())));
+                }
+            }
+            Event::Warm { .. } => {}
+        }
+        None
+    }
+
+    /// What to tell the warm parent for this.
+    fn asked(&mut self, ask: Ask) -> Option<Command> {
+        match ask {
+            Ask::Fork { request, forked } => {
+                self.asked.insert(request.id.clone(), forked);
+                Some(Command::Fork(request))
+            }
+            Ask::Kill { id } => {
+                // Runtimes of an earlier warm parent end with their streams.
+                self.alive.remove(&id)?;
+                Some(Command::Kill { id })
+            }
+        }
+    }
+}
