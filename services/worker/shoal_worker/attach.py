@@ -1,0 +1,89 @@
+"""The worker's stream to its sidecar: connects, writes in order, and connects again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import grpc
+
+from shoal.sidecar.v1 import sidecar_pb2, sidecar_pb2_grpc
+from shoal_common import grpc_server, logs
+
+log = logs.get("attach")
+RECONNECT_S = 0.1
+WELCOME_S = 5.0
+
+
+class Listener(Protocol):
+    """Who hears the sidecar. No method waits."""
+
+    def attached(self, unit_ids: list[str]) -> None:
+        """The stream stands; the sidecar still holds these units for this worker."""
+        ...
+
+    def detached(self) -> None:
+        """The stream is gone, with everything that was said on it."""
+        ...
+
+    def heard(self, response: sidecar_pb2.AttachResponse) -> None:
+        """A message came."""
+        ...
+
+
+class Attach:
+    """One stream at a time. What is sent while none stands is dropped."""
+
+    def __init__(self, address: str, hello: sidecar_pb2.Hello, listener: Listener) -> None:
+        self._address = address
+        self._hello = hello
+        self._listener = listener
+        self._requests: list[sidecar_pb2.AttachRequest] = []
+        self._filled = asyncio.Event()
+        self.is_up = False
+
+    def send(self, request: sidecar_pb2.AttachRequest) -> None:
+        """Sends a message soon: the stream has one writer."""
+        if self.is_up:
+            self._requests.append(request)
+            self._filled.set()
+
+    async def run(self) -> None:
+        """Stays attached for ever."""
+        while True:
+            try:
+                async with grpc_server.channel(self._address) as channel:
+                    await self._attach(sidecar_pb2_grpc.SidecarServiceStub(channel))
+                log.warning("the sidecar closed the stream")
+            except (grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
+                log.debug("sidecar is away", error=repr(error))
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _attach(self, stub: sidecar_pb2_grpc.SidecarServiceStub) -> None:
+        call = stub.Attach()
+        async with asyncio.timeout(WELCOME_S):
+            await call.write(sidecar_pb2.AttachRequest(hello=self._hello))
+            first = await call.read()
+        if not isinstance(first, sidecar_pb2.AttachResponse):
+            return
+        self._requests.clear()
+        self.is_up = True
+        log.info("attached to the sidecar", instance=first.welcome.instance)
+        writer = asyncio.create_task(self._write(call))
+        try:
+            self._listener.attached(list(first.welcome.unit_ids))
+            while isinstance(response := await call.read(), sidecar_pb2.AttachResponse):
+                self._listener.heard(response)
+        finally:
+            self.is_up = False
+            self._listener.detached()
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            requests, self._requests = self._requests, []
+            for request in requests:
+                await call.write(request)

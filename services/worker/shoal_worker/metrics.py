@@ -1,0 +1,14 @@
+"""The worker's metrics, by name. Nothing is recorded while no provider is set."""
+
+from __future__ import annotations
+
+from opentelemetry import metrics
+
+_meter = metrics.get_meter("shoal")
+
+queue_age_ms = _meter.create_histogram("shoal.worker.queue_age", "ms", "Age of a unit when its batch was sent")
+batch_tokens = _meter.create_histogram("shoal.worker.batch_tokens", "{token}", "Tokens of a batch")
+batch_cost_ratio = _meter.create_histogram("shoal.worker.batch_cost_ratio", "1", "Actual over predicted device time")
+busy_share = _meter.create_gauge("shoal.worker.busy_share", "1", "Share of the last period with a batch running")
+tokens_per_second = _meter.create_gauge("shoal.worker.tokens_per_second", "{token}/s", "Tokens computed")
+units = _meter.create_counter("shoal.worker.units", "{unit}", "Units let go, by outcome")

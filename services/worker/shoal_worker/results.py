@@ -1,0 +1,65 @@
+"""Sends results to the gateways until they are confirmed; nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from shoal.work.v1 import work_pb2
+from shoal_common import limits
+from shoal_common.nats_session import Session
+from shoal_worker.replies import Reply, pack
+from shoal_worker.unit import HeldUnit, Stage
+
+
+class Results:
+    """Calls back for each unit once all parts of its result are confirmed, or given up.
+
+    `settled(unit)` is called with `unit.orphaned` set when nobody confirmed through a whole schedule.
+    """
+
+    def __init__(self, session: Session, group: asyncio.TaskGroup, settled: Callable[[list[HeldUnit]], None]) -> None:
+        self._session = session
+        self._group = group
+        self._settled = settled
+        self._in_flight = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every result was settled."""
+        return not self._in_flight
+
+    def send(self, results: Iterable[tuple[HeldUnit, work_pb2.UnitResult]]) -> None:
+        """Sends what units gave."""
+        replies = pack(results, limits.RESULT_MESSAGE_BYTES)
+        for reply in replies:
+            for unit in reply.units:
+                unit.stage = Stage.ANSWERED
+                unit.unconfirmed += 1
+        for reply in replies:
+            self._in_flight += 1
+            self._group.create_task(self._deliver(reply))
+
+    async def _deliver(self, reply: Reply) -> None:
+        try:
+            confirmed = await self._confirmed(reply)
+        finally:
+            self._in_flight -= 1
+        done = []
+        for unit in reply.units:
+            unit.orphaned = unit.orphaned or not confirmed
+            unit.unconfirmed -= 1
+            if not unit.unconfirmed:
+                done.append(unit)
+        self._settled(done)
+
+    async def _confirmed(self, reply: Reply) -> bool:
+        payload = reply.batch.SerializeToString()
+        deadline_s = max(unit.deadline_s for unit in reply.units)
+        while True:
+            if await self._session.confirmed(reply.subject, payload, limits.RESULT_RETRY_S):
+                return True
+            # A schedule that ran out while the broker was away says nothing of the gateway.
+            if self._session.is_up or time.monotonic() >= deadline_s:
+                return False

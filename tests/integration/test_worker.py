@@ -1,0 +1,445 @@
+"""The worker against a real broker and a fake sidecar: every unit is answered, and then gone from its stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from google.rpc import code_pb2, status_pb2
+from nats.aio.msg import Msg
+from opentelemetry.trace import NoOpTracer, Tracer
+
+from shoal.work.v1 import work_pb2
+from shoal_common import errors, lanes, limits, queue_setup, telemetry
+from shoal_common.nats_session import Session, connected_session
+from shoal_common.process import Stop
+from shoal_common.profile import parse_profile
+from shoal_common.registry_view import RegisteredModel, RegistryView
+from shoal_worker.settings import WorkerSettings
+from shoal_worker.worker import Worker
+from tests.support.fake_sidecar import FakeSidecar
+from tests.support.nats import NatsServer
+from tests.support.until import until
+
+CATALOGUE = Path(__file__).parents[2] / "services/registry/shoal_registry/catalogue/minilm.yaml"
+
+
+def registered(profile_text: str | None = None) -> RegisteredModel:
+    """minilm, or another profile, as the registry would hold it."""
+    profile = parse_profile(profile_text or CATALOGUE.read_text())
+    digest = profile.digest()
+    lane = lanes.Lane(profile.pool, digest)
+    return RegisteredModel(profile.name, digest, profile, profile.canonical_json(), lane)
+
+
+class Gateway:
+    """Publishes units and takes their results as a gateway does."""
+
+    def __init__(self, session: Session, model: RegisteredModel) -> None:
+        self.session = session
+        self.model = model
+        self.subject = f"{lanes.RESULT_SUBJECT}.test"
+        self.confirms = True
+        self.parts: dict[str, list[work_pb2.UnitResult]] = {}
+        self.message_bytes: list[int] = []
+        self._ids = itertools.count()
+
+    async def start(self) -> None:
+        await self.session.subscribe(self.subject, self._on_result)
+
+    async def publish(self, **fields) -> str:
+        """Publishes a unit of one item, or of what `fields` say."""
+        headers = fields.pop("headers", None)
+        unit = work_pb2.Unit(
+            id=f"unit-{next(self._ids)}",
+            request_id="request-1",
+            reply_subject=self.subject,
+            remaining_ms=30_000,
+            work_class=work_pb2.WORK_CLASS_INTERACTIVE,
+            task=work_pb2.TASK_ENCODE,
+            profile_digest=self.model.digest,
+            estimated_tokens=20,
+            items=[b"an item"],
+        )
+        unit.MergeFrom(work_pb2.Unit(**{key: value for key, value in fields.items() if key != "items"}))
+        if "items" in fields:
+            unit.items[:] = fields["items"]
+        await self.publish_raw(unit.SerializeToString(), unit.id, lanes.CLASSES[unit.work_class], headers)
+        return unit.id
+
+    async def publish_raw(
+        self, payload: bytes, msg_id: str, work_class: str = "interactive", headers: dict[str, str] | None = None
+    ) -> None:
+        await self.session.publish(
+            lanes.work_subject(self.model.lane.token, work_class),
+            payload,
+            msg_id=msg_id,
+            timeout_s=20,
+            headers=headers,
+        )
+
+    def has(self, *unit_ids: str) -> bool:
+        """Whether the last part of each unit's result came."""
+        return all(any(part.last for part in self.parts.get(unit_id, [])) for unit_id in unit_ids)
+
+    async def queued(self) -> int:
+        """Messages in the lane's stream, acknowledged ones excluded."""
+        info = await self.session.api(f"STREAM.INFO.{lanes.stream_name(self.model.lane.shard)}")
+        return info["state"]["messages"]
+
+    async def is_empty(self) -> bool:
+        return await self.queued() == 0
+
+    async def _on_result(self, msg: Msg) -> None:
+        self.message_bytes.append(len(msg.data))
+        for result in work_pb2.ResultBatch.FromString(msg.data).results:
+            self.parts.setdefault(result.unit_id, []).append(result)
+        if self.confirms:
+            await self.session.send(msg.reply)
+
+
+class Mesh:
+    """A worker and what stands around it."""
+
+    def __init__(self, server: NatsServer, folder: Path) -> None:
+        self.server = server
+        self.model = registered()
+        self.sidecar = FakeSidecar(folder / "sidecar.sock")
+        self.stop = Stop()
+        self.tracer: Tracer = NoOpTracer()
+        self.settings = WorkerSettings(
+            listen=f"unix:{folder}/worker.sock",
+            nats_url=server.url,
+            nats_token=server.token,
+            registry=f"unix:{folder}/no-registry.sock",
+            sidecar=self.sidecar.address,
+            streams=2,
+        )
+        self.gateway: Gateway
+        self.worker: Worker
+        self.view: RegistryView
+        self.session: Session
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Mesh]:
+        """All of it, until the block ends."""
+        stop = Stop()
+        async with (
+            connected_session(self.settings, "gateway", stop) as gateway_session,
+            connected_session(self.settings, "worker", stop) as self.session,
+        ):
+            await queue_setup.ensure_streams(gateway_session)
+            await queue_setup.ensure_consumers(gateway_session, self.model.lane.token)
+            self.gateway = Gateway(gateway_session, self.model)
+            await self.gateway.start()
+            await self.sidecar.start()
+            self.view = RegistryView(self.session, self.settings.registry, watcher="test")
+            self.view.models = {self.model.name: self.model}
+            self.view.ready.set()
+            self.worker = Worker(self.settings, self.session, self.view, self.tracer)
+            running = asyncio.create_task(self.worker.run(self.stop))
+            try:
+                yield self
+            finally:
+                self.stop.now()
+                async with asyncio.timeout(10):
+                    await running
+                await self.sidecar.die()
+
+    def registry_changes(self, *models: RegisteredModel) -> None:
+        """The registry holds these and no others."""
+        self.view.models = {model.name: model for model in models}
+        self.worker._on_registry()
+
+
+@pytest.fixture
+async def mesh(nats_server: NatsServer) -> AsyncIterator[Mesh]:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:  # Unix paths are short.
+        async with Mesh(nats_server, Path(folder)).running() as running:
+            yield running
+
+
+async def test_a_unit_is_answered_and_gone(mesh: Mesh) -> None:
+    unit_id = await mesh.gateway.publish(items=[b"one", b"two"])
+    await until(lambda: mesh.gateway.has(unit_id))
+    [result] = mesh.gateway.parts[unit_id]
+    assert list(result.results) == [b"result of one", b"result of two"]
+    assert (result.worker, result.device, result.runtime, result.attempt) == ("worker-0", "cpu", "sim", 1)
+    assert 0 < result.queue_ms < 30_000
+    assert result.compute_ms > 0
+    await until(mesh.gateway.is_empty)
+
+
+async def test_many_units_share_batches_and_messages(mesh: Mesh) -> None:
+    ids = [await mesh.gateway.publish() for _ in range(200)]
+    await until(lambda: mesh.gateway.has(*ids))
+    await until(mesh.gateway.is_empty)
+    assert all(len(mesh.gateway.parts[unit_id]) == 1 for unit_id in ids)
+
+
+async def test_what_queues_behind_a_busy_device_runs_together(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    first = [await mesh.gateway.publish() for _ in range(2)]
+    await until(lambda: len(mesh.sidecar.batches) == 2)  # Both streams are busy.
+    rest = [await mesh.gateway.publish() for _ in range(20)]
+    await until(lambda: len(mesh.sidecar.units) >= 3)  # The predicted end of the first is over: it pulls ahead.
+    mesh.sidecar.gate.set()
+    await until(lambda: mesh.gateway.has(*first, *rest))
+    assert max(len(batch) for batch in mesh.sidecar.batches) >= 5
+    await until(mesh.gateway.is_empty)
+
+
+async def test_bulk_is_served_too(mesh: Mesh) -> None:
+    unit_id = await mesh.gateway.publish(work_class=work_pb2.WORK_CLASS_BULK)
+    await until(lambda: mesh.gateway.has(unit_id))
+    await until(mesh.gateway.is_empty)
+
+
+async def test_an_unconfirmed_result_is_sent_again(mesh: Mesh) -> None:
+    mesh.gateway.confirms = False
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: len(mesh.gateway.parts.get(unit_id, [])) >= 2)
+    assert await mesh.gateway.queued() == 1
+    mesh.gateway.confirms = True
+    await until(mesh.gateway.is_empty)
+    assert len(mesh.sidecar.batches) == 1
+
+
+async def test_a_result_that_nobody_takes_is_given_up(mesh: Mesh) -> None:
+    mesh.gateway.confirms = False
+    unit_id = await mesh.gateway.publish()
+    await until(mesh.gateway.is_empty)
+    # The first send and a resend after each wait but the last.
+    assert len(mesh.gateway.parts[unit_id]) == len(limits.RESULT_RETRY_S)
+    mesh.gateway.confirms = True
+    later = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(later))
+
+
+async def test_expired_units_are_dropped_unrun(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    for _ in range(2):
+        await mesh.gateway.publish()
+    await until(lambda: len(mesh.sidecar.batches) == 2)
+    late = [await mesh.gateway.publish(remaining_ms=1, estimated_tokens=2_000) for _ in range(3)]
+    mesh.sidecar.gate.set()
+    await until(mesh.gateway.is_empty)
+    assert not any(unit_id in batch for batch in mesh.sidecar.batches for unit_id in late)
+
+
+async def test_cancelled_units_are_dropped_unrun(mesh: Mesh) -> None:
+    served = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(served))
+    mesh.sidecar.loads_models = False
+    mesh.sidecar.refuse = lambda unit: status_pb2.Status(code=code_pb2.UNAVAILABLE).SerializeToString()
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: len(mesh.sidecar.loads) == 2)  # The unit waits for its model.
+    cancelled = work_pb2.CancelledUnits(unit_ids=[unit_id, "not-yet-here"], remember_ms=30_000)
+    await mesh.gateway.session.send(lanes.cancel_subject(mesh.model.lane.shard), cancelled.SerializeToString())
+    await until(mesh.gateway.is_empty)
+    assert mesh.sidecar.released == [unit_id]
+    mesh.sidecar.loads_models = True
+    mesh.sidecar.refuse = lambda unit: b""
+    await mesh.sidecar.die()
+    await mesh.sidecar.start()
+    await mesh.gateway.publish(id="not-yet-here")
+    await until(mesh.gateway.is_empty)
+    assert mesh.sidecar.batches == [[served]]
+    assert not mesh.sidecar.units
+
+
+async def test_a_malformed_unit_is_dead_and_the_lane_moves_on(mesh: Mesh) -> None:
+    await mesh.gateway.publish_raw(b"\xff\xff not a unit", "malformed")
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    await until(mesh.gateway.is_empty)
+    letter = work_pb2.DeadLetter.FromString(await _dead_letter(mesh))
+    assert (letter.unit, letter.reason, letter.deliveries) == (b"\xff\xff not a unit", "MALFORMED_UNIT", 1)
+    assert letter.subject == lanes.work_subject(mesh.model.lane.token, "interactive")
+
+
+async def test_a_unit_without_items_is_answered_as_it_is_buried(mesh: Mesh) -> None:
+    unit_id = await mesh.gateway.publish(items=[])
+    await until(lambda: mesh.gateway.has(unit_id))
+    status = status_pb2.Status.FromString(mesh.gateway.parts[unit_id][0].error)
+    assert errors.from_status(status).reason == "MALFORMED_UNIT"
+    await until(mesh.gateway.is_empty)
+
+
+async def test_a_refused_unit_is_answered_with_its_error(mesh: Mesh) -> None:
+    refusal = errors.not_found("adapter", "a").status().SerializeToString()
+    mesh.sidecar.refuse = lambda unit: refusal
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    assert mesh.gateway.parts[unit_id][0].error == refusal
+    await until(mesh.gateway.is_empty)
+
+
+async def test_a_unit_whose_model_is_away_waits_for_it(mesh: Mesh) -> None:
+    away = status_pb2.Status(code=code_pb2.UNAVAILABLE).SerializeToString()
+    refusals = iter([away])
+    mesh.sidecar.refuse = lambda unit: next(refusals, b"")
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    assert len(mesh.sidecar.loads) == 2
+    assert not mesh.gateway.parts[unit_id][0].error
+
+
+async def test_a_batch_that_is_refused_runs_when_the_model_is_back(mesh: Mesh) -> None:
+    mesh.sidecar.refuse_batches = 1
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    assert len(mesh.sidecar.loads) == 2
+
+
+async def test_a_big_result_comes_in_parts(mesh: Mesh) -> None:
+    mesh.sidecar.answer = lambda item: item * 200_000
+    items = [b"%02d" % number for number in range(20)]
+    unit_id = await mesh.gateway.publish(items=items)
+    await until(lambda: mesh.gateway.has(unit_id))
+    parts = sorted(mesh.gateway.parts[unit_id], key=lambda part: part.sequence)
+    assert [part.sequence for part in parts] == list(range(len(parts)))
+    assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert [part.offset for part in parts] == list(
+        itertools.accumulate((len(part.results) for part in parts[:-1]), initial=0)
+    )
+    assert [result for part in parts for result in part.results] == [item * 200_000 for item in items]
+    assert max(mesh.gateway.message_bytes) <= limits.RESULT_MESSAGE_BYTES
+    await until(mesh.gateway.is_empty)
+
+
+async def test_a_killed_broker_loses_nothing(mesh: Mesh) -> None:
+    done = asyncio.Event()
+    ids: list[str] = []
+
+    async def load() -> None:
+        while not done.is_set():
+            ids.append(await mesh.gateway.publish())
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(load())
+        for kills in range(3):
+            before = len(ids)
+            await until(lambda n=before: len(ids) > n + 50)
+            mesh.server.kill()
+            await until(lambda: not mesh.session.is_up)
+            mesh.server.start()
+            del kills
+        before = len(ids)
+        await until(lambda: len(ids) > before + 50)
+        done.set()
+    await until(lambda: mesh.gateway.has(*ids), 20)
+    await until(mesh.gateway.is_empty, 20)
+    runs = Counter(itertools.chain(*mesh.sidecar.batches))
+    assert set(runs) == set(ids)
+
+
+async def test_a_sidecar_that_dies_and_returns_costs_a_redelivery(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.sidecar.batches)
+    await mesh.sidecar.die()
+    await until(lambda: not mesh.worker.is_serving)
+    mesh.sidecar.gate.set()
+    await mesh.sidecar.start()
+    await until(lambda: mesh.gateway.has(unit_id), 2 * limits.ACK_WAIT_S)
+    assert mesh.gateway.parts[unit_id][0].attempt == 1
+    assert len(mesh.sidecar.hellos) == 2
+    await until(mesh.gateway.is_empty)
+
+
+async def test_units_are_held_over_ack_wait(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.sidecar.batches)
+    consumer = lanes.consumer_name(mesh.model.lane.token, "interactive")
+    stream = lanes.stream_name(mesh.model.lane.shard)
+    loop = asyncio.get_running_loop()
+    held_until_s = loop.time() + limits.ACK_WAIT_S * 1.4
+    await until(lambda: loop.time() > held_until_s)
+    mesh.sidecar.gate.set()
+    await until(lambda: mesh.gateway.has(unit_id))
+    info = await mesh.session.api(f"CONSUMER.INFO.{stream}.{consumer}")
+    assert info["num_redelivered"] == 0
+    assert len(mesh.sidecar.admits) == 1
+
+
+async def test_a_removed_model_is_let_go_and_a_new_one_is_loaded(mesh: Mesh) -> None:
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    other = registered(CATALOGUE.read_text().replace("default_max_tokens: 256", "default_max_tokens: 128"))
+    await queue_setup.ensure_consumers(mesh.session, other.lane.token)
+    mesh.registry_changes(other)
+    await until(lambda: other.digest in mesh.sidecar.loads)
+    await until(lambda: mesh.model.digest in mesh.sidecar.unloads)
+    mesh.gateway.model = other
+    later = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(later))
+
+
+async def test_units_of_a_former_life_are_released(nats_server: NatsServer, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        mesh = Mesh(nats_server, Path(folder))
+        mesh.sidecar.welcome_ids = ["old-1", "old-2"]
+        async with mesh.running():
+            await until(lambda: mesh.sidecar.released == ["old-1", "old-2"])
+
+
+async def test_consumers_that_are_gone_are_made(mesh: Mesh) -> None:
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+    await queue_setup.delete_consumers(mesh.session, mesh.model.lane.token)
+    later = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(later))
+
+
+async def test_a_stopped_worker_finishes_its_batch(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.sidecar.batches)
+    mesh.stop.now()
+    await until(lambda: not mesh.worker.is_serving)
+    mesh.sidecar.gate.set()
+    await until(lambda: mesh.gateway.has(unit_id))
+    await until(mesh.gateway.is_empty)
+
+
+async def test_a_sampled_unit_leaves_its_spans(nats_server: NatsServer, tmp_path: Path) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        mesh = Mesh(nats_server, Path(folder))
+        mesh.tracer = provider.get_tracer("shoal")
+        async with mesh.running():
+            trace_id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+            await mesh.gateway.publish()
+            await mesh.gateway.publish(headers={telemetry.TRACEPARENT: f"00-{trace_id}-{parent}-01"})
+            await until(lambda: "reply" in {span.name for span in exporter.get_finished_spans()})
+    spans = exporter.get_finished_spans()
+    assert {span.name for span in spans} == {"queue", "wait", "forward", "reply"}
+    for span in spans:
+        assert span.context and f"{span.context.trace_id:032x}" == trace_id
+        assert span.parent and f"{span.parent.span_id:016x}" == parent
+        assert span.start_time and span.end_time and span.start_time <= span.end_time
+
+
+async def _dead_letter(mesh: Mesh) -> bytes:
+    import base64
+
+    request = {"last_by_subj": f"{lanes.DEAD_LETTER_SUBJECT}.{mesh.model.lane.token}"}
+    body = await mesh.session.api(f"STREAM.MSG.GET.{lanes.DEAD_LETTER_STREAM}", request)
+    assert json.dumps(body)
+    return base64.b64decode(body["message"]["data"])
