@@ -60,12 +60,14 @@ def _serve() -> None:
     import torch
 
     from bench import texts
-    from shoal_registry import catalogue_profile
+    from shoal_common.profile import parse_profile
+    from shoal_registry import catalogue
     from shoal_torch_runtime.encoder import load
     from shoal_torch_runtime.model_spec import ModelSpec
 
     torch.set_num_threads(2)
-    encoder = load(texts.model_folder(), ModelSpec.parse(catalogue_profile("minilm").canonical_json()))
+    profile = catalogue.chosen("minilm", folder="")["minilm"]
+    encoder = load(texts.model_folder(), ModelSpec.parse(parse_profile(profile).canonical_json()))
     encoder.warm_up()
 
     def batches(question: dict, size: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from pathlib import Path
 
 from bench import load, mesh, report, texts
 from bench.bare import Bare
@@ -57,7 +56,7 @@ def _hops() -> dict[str, float]:
     with mesh.running_mesh(trace_ratio=1.0) as running:
         load.run(running.address, "unary1", "lognormal", SECONDS, 0, 1)
         running.stop()
-        for line in Path(running.trace_file).read_text().splitlines():
+        for line in running.folder.traces.read_text().splitlines():
             span = json.loads(line)
             spans[f"{span['service']}: {span['name']}"].append((span["end_unix_ns"] - span["start_unix_ns"]) / 1e6)
     return {name: statistics.median(values) for name, values in sorted(spans.items())}

