@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
-use tracing::level_filters::LevelFilter;
 
 use crate::limits::SOCKET_PATH_BYTES;
 
@@ -38,9 +37,18 @@ pub struct Settings {
     #[arg(long, env = "SHOAL_PARENT_PIPE")]
     pub parent_pipe: Option<ParentPipe>,
 
-    /// off, error, warn, info, debug or trace.
+    /// What is logged, as for every service of the mesh.
     #[arg(long, env = "SHOAL_LOG_LEVEL", default_value = "info")]
-    pub log_level: LevelFilter,
+    pub log_level: LogLevel,
+}
+
+/// From which level on lines are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Warning,
+    Error,
 }
 
 /// Which pipe closes when the parent is gone.

@@ -43,6 +43,7 @@ struct Task {
     progress: watch::Receiver<String>,
     /// Why the last runtime could not be started, until one is.
     start_error: Option<StartError>,
+    is_up: bool,
 }
 
 pub async fn run(
@@ -66,6 +67,7 @@ pub async fn run(
         backoff: Backoff::default(),
         progress: runtime.progress(),
         start_error: None,
+        is_up: false,
         runtime,
     };
     let mut life = task.start();
@@ -127,6 +129,7 @@ impl Task {
         match event {
             Event::Started(Ok(link)) => {
                 self.start_error = None;
+                self.is_up = true;
                 self.control = self
                     .models
                     .to_load()
@@ -158,6 +161,7 @@ impl Task {
                 );
                 // First, so that the old runtime is ended before the new one starts.
                 *life = self.start();
+                self.is_up = false;
                 for batch in self.schedule.crashed() {
                     self.answer(batch).await;
                 }
@@ -287,14 +291,21 @@ impl Task {
     }
 
     fn tell(&self, digest: &str) {
-        let progress = match &self.start_error {
-            Some(error) => error.to_string(),
-            None => self.progress.borrow().clone(),
-        };
         if let Some(outbox) = &self.outbox
-            && let Some(status) = self.models.status(digest, &progress)
+            && let Some(status) = self.models.status(digest, &self.progress_text())
         {
             outbox.send(Message::ModelStatus(status));
+        }
+    }
+
+    fn progress_text(&self) -> String {
+        if self.is_up {
+            return "the runtime loads it".to_owned();
+        }
+        let progress = self.progress.borrow();
+        match &self.start_error {
+            Some(error) => format!("{} (the last try: {error})", *progress),
+            None => progress.clone(),
         }
     }
 

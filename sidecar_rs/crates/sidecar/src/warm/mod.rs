@@ -180,7 +180,6 @@ impl Family {
             }
             Event::Exited { id, pid, status } => {
                 tracing::info!(runtime = id, pid, status, "exited");
-                self.asked.remove(&id);
                 if let Some(gone) = self.alive.remove(&id) {
                     // Nobody waits for the end of a runtime that was killed on purpose.
                     let _ = gone.send(status);
