@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
@@ -62,16 +62,28 @@ def _serve() -> None:
     from bench import texts
     from shoal_common.profile import parse_profile
     from shoal_registry import catalogue
+    from shoal_torch_runtime import warm
     from shoal_torch_runtime.encoder import load
     from shoal_torch_runtime.model_spec import ModelSpec
 
-    torch.set_num_threads(2)
-    profile = catalogue.chosen("minilm", folder="")["minilm"]
-    encoder = load(texts.model_folder(), ModelSpec.parse(parse_profile(profile).canonical_json()))
-    encoder.warm_up()
+    def thread(cores: int) -> ThreadPoolExecutor:
+        """A thread that calls torch with so many cores. One wide one alone: a second pool of OpenMP slows both."""
+
+        def initialize() -> None:
+            torch.get_num_threads()
+            torch.set_num_threads(cores)
+
+        return ThreadPoolExecutor(1, initializer=initialize)
+
+    warm.quieten()
+    wide, narrow = thread(2), [thread(1), thread(1)]
+    profile = parse_profile(catalogue.chosen("minilm", folder="")["minilm"])
+    encoder = wide.submit(load, texts.model_folder(), ModelSpec.parse(profile.canonical_json())).result()
+    for each in (wide, *narrow):
+        each.submit(encoder.warm_up).result()
 
     def batches(question: dict, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        ids = texts.tokenized(texts.make(question["lengths"], 1024, question["seed"]))
+        ids = texts.tokenized(texts.make(question["lengths"], texts.COUNT, question["seed"]))
         packed = []
         for at in range(0, len(ids), size):
             rows = sorted(ids[at : at + size], key=len)
@@ -80,42 +92,34 @@ def _serve() -> None:
 
     def throughput(question: dict) -> dict:
         work = batches(question, BATCH_TEXTS)
-        done = [0] * question["streams"]
-        begin = threading.Barrier(question["streams"] + 1)
-        until = [0.0]
+        streams = [wide] if question["threads"] == 2 else narrow
+        end = time.perf_counter() + question["seconds"]
 
-        def stream(number: int) -> None:
-            torch.set_num_threads(question["threads"])
-            for ids, lengths in work[:3]:
-                encoder.forward(ids, lengths)
-            begin.wait()
-            at = number
-            while time.perf_counter() < until[0]:
+        def stream(number: int) -> int:
+            tokens, at = 0, number
+            while time.perf_counter() < end:
                 ids, lengths = work[at % len(work)]
                 encoder.forward(ids, lengths)
-                done[number] += len(ids)
-                at += question["streams"]
+                tokens += len(ids)
+                at += len(streams)
+            return tokens
 
-        threads = [threading.Thread(target=stream, args=(n,)) for n in range(question["streams"])]
-        for thread in threads:
-            thread.start()
-        started = time.perf_counter() + 0.5
-        until[0] = started + question["seconds"]
-        begin.wait()
         started = time.perf_counter()
-        for thread in threads:
-            thread.join()
-        return {"tokens_per_s": sum(done) / (time.perf_counter() - started)}
+        running = [pool.submit(stream, number) for number, pool in enumerate(streams)]
+        tokens = sum(each.result() for each in running)
+        return {"tokens_per_s": tokens / (time.perf_counter() - started)}
 
     def single(question: dict) -> dict:
-        torch.set_num_threads(2)
-        measured = []
-        for ids, lengths in batches(question, 1)[: question["count"]]:
-            time.sleep(question["pause_ms"] / 1000)
-            started = time.perf_counter()
-            encoder.forward(ids, lengths)
-            measured.append((time.perf_counter() - started) * 1000)
-        return {"ms": measured}
+        def forwards() -> list[float]:
+            measured = []
+            for ids, lengths in batches(question, 1)[: question["count"]]:
+                time.sleep(question["pause_ms"] / 1000)
+                started = time.perf_counter()
+                encoder.forward(ids, lengths)
+                measured.append((time.perf_counter() - started) * 1000)
+            return measured
+
+        return {"ms": wide.submit(forwards).result()}
 
     answers = {"throughput": throughput, "single": single}
     for line in sys.stdin:

@@ -22,7 +22,6 @@ from shoal.v1 import inference_pb2 as pb
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 RAMP_UP_S = 1.5
-TEXTS = 1024
 
 
 def run(address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int) -> dict[str, Any]:
@@ -41,10 +40,10 @@ class Load:
     """One run: callers that send as fast as they are answered."""
 
     def __init__(self, lengths: str, seed: int, texts_a_request: int) -> None:
-        sample = texts.make(lengths, TEXTS, seed)
+        sample = texts.make(lengths, texts.COUNT, seed)
         counts = [len(ids) for ids in texts.tokenized(sample)]
         self.requests: list[tuple[bytes, int]] = []
-        for at in range(0, TEXTS, texts_a_request):
+        for at in range(0, texts.COUNT, texts_a_request):
             part = sample[at : at + texts_a_request]
             request = pb.EncodeRequest(model="minilm", items=[pb.Item(text=text) for text in part])
             self.requests.append((request.SerializeToString(), sum(counts[at : at + texts_a_request])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,8 +38,11 @@ def main() -> None:
     python = VENV / "bin" / "python"
     if not python.exists():
         run([sys.executable, "-m", "venv", str(VENV)])
-    run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
-    install = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(python), "--constraint", "constraints.txt"]
+    uv = shutil.which("uv")
+    if uv is None:
+        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
+        uv = str(VENV / "bin" / "uv")
+    install = [uv, "pip", "install", "--python", str(python), "--constraint", "constraints.txt"]
     run([*install, "--reinstall-package", "shoal", "--editable", ".[server,torch,dev]"])
     STAMP.write_text(made_from())
 

@@ -70,12 +70,12 @@ class WarmParent:
         self._commands.close()
 
     def event(self, name: str | None = None) -> dict[str, Any]:
-        """The next event, or the next one of a runtime; others' are kept."""
+        """The next event of any runtime or of the one named ("error" for errors); others' are kept."""
         for kept in self._kept:
-            if name in (None, kept.get("id")):
+            if name in (None, _whose(kept)):
                 self._kept.remove(kept)
                 return kept
-        while (event := self._next_event()).get("id") != name and name is not None:
+        while _whose(event := self._next_event()) != name and name is not None:
             self._kept.append(event)
         return event
 
@@ -105,6 +105,10 @@ class WarmParent:
         self.process.wait()
         self._commands.close()
         self._events.close()
+
+
+def _whose(event: dict[str, Any]) -> str:
+    return event.get("id", event["event"])
 
 
 @pytest.fixture(scope="module")
@@ -263,36 +267,36 @@ async def test_a_second_stream_is_refused(shared: WarmParent):
         assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_a_runtime_ends_with_its_stream(parent: WarmParent):
-    async with _run(parent.fork("stream")) as call:
+async def test_a_runtime_ends_with_its_stream(shared: WarmParent):
+    async with _run(shared.fork("stream")) as call:
         await _load(call)
-    assert parent.event() == {"event": "exited", "id": "stream", "pid": parent.runtimes["stream"], "status": 0}
+    assert shared.event("stream") == {"event": "exited", "id": "stream", "pid": shared.runtimes["stream"], "status": 0}
 
 
-async def test_poison_kills_its_runtime_and_the_next_one_is_quick(parent: WarmParent):
-    async with _run(parent.fork("r1")) as call:
+async def test_poison_kills_its_runtime_and_the_next_one_is_quick(shared: WarmParent):
+    async with _run(shared.fork("r1")) as call:
         await _load(call)
         await call.write(_batch(1, [list(POISON)]))
         with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
             await _read(call)
-    event = parent.event()
+    event = shared.event("r1")
     assert (event["event"], event["id"], event["status"]) == ("exited", "r1", -signal.SIGKILL)
     began = time.monotonic()
-    async with _run(parent.fork("r1")) as call:
+    async with _run(shared.fork("r1")) as call:
         await _load(call)
         await call.write(_batch(1, [[101, 102]]))
         assert (await _read(call)).batch_result.error == ""
-    assert time.monotonic() - began < parent.imports_s / 2, "nearly as slow as imports: the fork is not warm"
+    assert time.monotonic() - began < shared.imports_s / 2, "nearly as slow as imports: the fork is not warm"
 
 
-async def test_wrong_commands_are_errors_and_no_more(parent: WarmParent):
-    parent.tell_line(b"nonsense")
-    assert parent.event()["event"] == "error"
-    parent.tell(command="kill", id="nobody")
-    assert parent.event() == {"event": "error", "message": "no runtime 'nobody' is running"}
-    socket = parent.fork("twice")
-    parent.tell(command="fork", id="twice", socket=str(socket), device="cpu", streams=1, threads=1)
-    assert parent.event() == {"event": "error", "message": "a runtime 'twice' is running already"}
+async def test_wrong_commands_are_errors_and_no_more(shared: WarmParent):
+    shared.tell_line(b"nonsense")
+    assert shared.event("error")["message"].startswith("not JSON")
+    shared.tell(command="kill", id="nobody")
+    assert shared.event("error") == {"event": "error", "message": "no runtime 'nobody' is running"}
+    socket = shared.fork("twice")
+    shared.tell(command="fork", id="twice", socket=str(socket), device="cpu", streams=1, threads=1)
+    assert shared.event("error") == {"event": "error", "message": "a runtime 'twice' is running already"}
 
 
 async def test_runtimes_end_when_the_parent_is_killed(parent: WarmParent):

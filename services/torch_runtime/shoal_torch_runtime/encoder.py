@@ -103,8 +103,7 @@ class Encoder:
 def load(folder: Path, spec: ModelSpec, device: str = "cpu") -> Encoder:
     """Loads a model, and chooses the element type where the profile leaves it open.
 
-    Call it on the thread that serves with all cores: OpenMP keeps a pool of threads per calling thread, and a second
-    pool makes every parallel region of both wait in the kernel instead of spinning.
+    Call it on a thread that serves, or with one torch thread: OpenMP keeps a pool of threads per calling thread.
 
     Raises:
         LoadError: what is wrong, naming the file or the profile's field.

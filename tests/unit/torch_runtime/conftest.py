@@ -12,6 +12,12 @@ import transformers
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Values do not depend on threads, and one is sooner done beside other processes."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """The folder of the MiniLM weights that the mesh serves by default."""
