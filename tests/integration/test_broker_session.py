@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from shoal_common import lanes
 from shoal_common.bucket import Bucket, Conflict
@@ -113,3 +114,72 @@ async def test_asking_nobody_is_not_confirmed(session: Session) -> None:
 
     await session.subscribe("somebody.home", answer)
     assert await session.confirmed("somebody.home", b"", [1.0])
+
+
+async def test_a_confirmation_is_still_asked_for_after_an_outage_of_any_length(
+    session: Session, nats_server: NatsServer
+) -> None:
+    async def answer(msg) -> None:
+        await session.send(msg.reply)
+
+    await session.subscribe("somebody.home", answer)
+    nats_server.kill()
+    await until(lambda: not session.is_up)
+    asking = asyncio.create_task(session.confirmed("somebody.home", b"", [0.01, 0.01], 30.0))
+    later_s = asyncio.get_running_loop().time() + 0.5
+    await until(lambda: asyncio.get_running_loop().time() > later_s)
+    assert not asking.done()
+    nats_server.start()
+    assert await asyncio.wait_for(asking, 10)
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["no responders before", "silence before"])
+async def test_a_reconnect_asks_again_at_once(session: Session, nats_server: NatsServer, listens: bool) -> None:
+    """Nobody sits out the rest of a long wait. The other side is of the same connection, and so back with it."""
+    asked = asyncio.Event()
+    is_back = False
+
+    async def answer(msg) -> None:
+        asked.set()
+        if is_back:
+            await session.send(msg.reply)
+
+    if listens:
+        await session.subscribe("somebody", answer)
+    asking = asyncio.create_task(session.confirmed("somebody", b"", [30.0], 60.0))
+    await asyncio.sleep(0)  # It has asked.
+    if listens:
+        await asyncio.wait_for(asked.wait(), 5)
+    else:
+        await until(lambda: not session._replies)
+        await session.subscribe("somebody", answer)
+    is_back = True
+    nats_server.restart()
+    assert await asyncio.wait_for(asking, 10)
+
+
+async def test_silence_over_a_whole_schedule_ends_the_asking_and_so_does_the_timeout(
+    session: Session, nats_server: NatsServer
+) -> None:
+    assert not await asyncio.wait_for(session.confirmed("nobody", b"", [0.01] * 3, 30.0), 5)
+    assert not await asyncio.wait_for(session.confirmed("nobody", b"", [30.0], 0.05), 5)
+    nats_server.kill()
+    await until(lambda: not session.is_up)
+    assert not await asyncio.wait_for(session.confirmed("nobody", b"", [0.01], 0.05), 5)
+    nats_server.start()
+
+
+async def test_what_our_own_callback_raises_is_an_error_and_the_connections_faults_are_not(
+    session: Session, nats_server: NatsServer
+) -> None:
+    async def fail(msg) -> None:
+        raise ValueError("a fault of ours")
+
+    await session.subscribe("somebody", fail)
+    with structlog.testing.capture_logs() as logs:
+        await session.send("somebody", b"")
+        [entry] = await until(lambda: [entry for entry in logs if entry["log_level"] == "error"])
+        assert isinstance(entry["exc_info"], ValueError)
+        nats_server.restart()
+        await until(lambda: session.is_up and any(entry["event"] == "broker is back" for entry in logs))
+    assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == [entry["event"]]

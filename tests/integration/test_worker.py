@@ -25,6 +25,8 @@ from shoal_common.nats_session import Session, connected_session
 from shoal_common.process import Stop
 from shoal_common.profile import parse_profile
 from shoal_common.registry_view import RegisteredModel, RegistryView
+from shoal_worker import loader
+from shoal_worker.admits import ADMIT_BYTES
 from shoal_worker.settings import WorkerSettings
 from shoal_worker.worker import Worker
 from tests.support.fake_sidecar import FakeSidecar
@@ -227,6 +229,33 @@ async def test_a_result_that_nobody_takes_is_given_up(mesh: Mesh) -> None:
     await until(lambda: mesh.gateway.has(later))
 
 
+async def test_a_result_is_sent_no_longer_than_its_deadline(mesh: Mesh) -> None:
+    mesh.gateway.confirms = False
+    unit_id = await mesh.gateway.publish(remaining_ms=500)
+    await until(mesh.gateway.is_empty, sum(limits.RESULT_RETRY_S) / 2)
+    assert mesh.gateway.has(unit_id)
+    assert not mesh.worker._held.is_caller_silent(mesh.gateway.subject, 1.0), "a deadline says nothing of the caller"
+
+
+@pytest.mark.parametrize("outage_s", [sum(limits.RESULT_RETRY_S) - 0.6, sum(limits.RESULT_RETRY_S) + 0.2])
+async def test_a_result_outlives_an_outage_of_the_broker(mesh: Mesh, outage_s: float) -> None:
+    mesh.sidecar.gate.clear()
+    ids = [await mesh.gateway.publish() for _ in range(40)]
+    await until(lambda: len(mesh.sidecar.batches) >= 2)
+    running = {unit_id for batch in mesh.sidecar.batches for unit_id in batch}
+    mesh.server.kill()
+    await until(lambda: not mesh.session.is_up)
+    loop = asyncio.get_running_loop()
+    back_at_s = loop.time() + outage_s
+    mesh.sidecar.gate.set()
+    await until(lambda: loop.time() > back_at_s)
+    mesh.server.start()
+    await until(lambda: mesh.gateway.has(*running), 2, "what was done was not sent at once")
+    await until(lambda: mesh.gateway.has(*ids), 2 * limits.ACK_WAIT_S)
+    await until(mesh.gateway.is_empty, 2 * limits.ACK_WAIT_S)
+    assert max(Counter(itertools.chain(*mesh.sidecar.batches)).values()) == 1, "nothing was run twice"
+
+
 async def test_expired_units_are_dropped_unrun(mesh: Mesh) -> None:
     mesh.sidecar.gate.clear()
     for _ in range(2):
@@ -401,6 +430,23 @@ async def test_a_removed_model_is_let_go_and_a_new_one_is_loaded(mesh: Mesh) -> 
     await until(lambda: mesh.gateway.has(later))
 
 
+async def test_work_queued_for_a_replaced_revision_is_answered(mesh: Mesh) -> None:
+    mesh.sidecar.gate.clear()
+    ids = [await mesh.gateway.publish() for _ in range(300)]
+    await until(lambda: len(mesh.sidecar.batches) >= 2)
+    assert len(mesh.sidecar.units) < len(ids), "some must still be queued"
+    other = registered(CATALOGUE.read_text().replace("default_max_tokens: 256", "default_max_tokens: 128"))
+    await queue_setup.ensure_consumers(mesh.session, other.lane.token)
+    mesh.registry_changes(other)
+    await until(lambda: other.digest in mesh.sidecar.loads)
+    ids.append(await mesh.gateway.publish())  # By a gateway that has not heard of it yet.
+    mesh.sidecar.gate.set()
+    await until(lambda: mesh.gateway.has(*ids))
+    assert not mesh.sidecar.unloads
+    await until(mesh.gateway.is_empty)
+    await until(lambda: mesh.sidecar.unloads == [mesh.model.digest])
+
+
 async def test_units_of_a_former_life_are_released(nats_server: NatsServer, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         mesh = Mesh(nats_server, Path(folder))
@@ -507,6 +553,35 @@ async def test_a_model_without_files_is_reported_failed(nats_server: NatsServer)
         assert lane.residency == scheduler_pb2.RESIDENCY_FAILED
         assert "nowhere" in lane.error
         assert mesh.sidecar.loads == []
+
+
+async def test_a_fault_of_loading_that_nobody_foresaw_fails_that_model_only(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(served))
+    other = registered(CATALOGUE.read_text().replace("name: minilm", "name: other"))
+
+    async def fall_over(profile) -> None:
+        raise ZeroDivisionError("a strange file")
+
+    monkeypatch.setattr(loader, "find", fall_over)
+    mesh.registry_changes(mesh.model, other)
+    lane = await until(lambda: next((lane for lane in mesh.worker._report().lanes if lane.error), None))
+    assert (lane.profile_digest, lane.residency) == (other.digest, scheduler_pb2.RESIDENCY_FAILED)
+    assert lane.error == "ZeroDivisionError('a strange file')"
+    unit_id = await mesh.gateway.publish()
+    await until(lambda: mesh.gateway.has(unit_id))
+
+
+async def test_a_burst_of_parked_units_is_admitted_in_messages_that_can_be_decoded(mesh: Mesh) -> None:
+    other = registered(CATALOGUE.read_text().replace("name: minilm", "name: other"))
+    ids = [await mesh.gateway.publish(profile_digest=other.digest, items=[bytes(limits.MIB)]) for _ in range(20)]
+    await until(lambda: len(mesh.worker._held) == len(ids))
+    assert not mesh.sidecar.admits
+    mesh.registry_changes(mesh.model, other)
+    await until(lambda: mesh.gateway.has(*ids))
+    assert [len(admit) * limits.MIB <= ADMIT_BYTES for admit in mesh.sidecar.admits] == [True] * 3
 
 
 async def test_the_process_serves_and_stops(nats_server: NatsServer) -> None:

@@ -15,7 +15,7 @@ import itertools
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -69,6 +69,8 @@ class Session:
         self.nc = nc
         self.clock = BrokerClock()
         self._up = asyncio.Event()
+        self._renewed = asyncio.Event()
+        """Set at the next reconnect, and replaced then."""
         self._inbox = f"_INBOX.{secrets.token_hex(11)}"
         self._tokens = itertools.count()
         self._replies: dict[str, asyncio.Future[Msg]] = {}
@@ -145,16 +147,37 @@ class Session:
                 continue
             return int(_checked(json.loads(reply.data))["seq"])
 
-    async def confirmed(self, subject: str, payload: bytes, waits_s: Iterable[float]) -> bool:
-        """Sends until somebody answers, once after each wait; whether somebody did."""
-        for wait_s in waits_s:
-            started = time.monotonic()
-            if self.nc.is_connected:
+    async def confirmed(
+        self, subject: str, payload: bytes, waits_s: Sequence[float], timeout_s: float = limits.DEADLINE_DEFAULT_S
+    ) -> bool:
+        """Sends until somebody answers, once before each wait; whether somebody did.
+
+        Silence says something of the other side only while the connection stands: the waits begin anew
+        after each reconnect. False before the timeout means that nobody answered through all of them.
+        """
+        with contextlib.suppress(TimeoutError, BrokerTimeout):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self.wait_up(timeout_s)
+                    renewed = self._renewed
+                    for wait_s in waits_s:
+                        if await self._answered(subject, payload, wait_s, renewed):
+                            return True
+                        if renewed.is_set() or not self.nc.is_connected:
+                            break
+                    else:
+                        return False
+        return False
+
+    async def _answered(self, subject: str, payload: bytes, wait_s: float, renewed: asyncio.Event) -> bool:
+        """Sends once; whether somebody answered within the wait, which a reconnect ends."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
                 reply = await self._request(subject, payload, wait_s, None)
                 if reply is not None and not _is_no_responders(reply):
                     return True
-            # A gateway that reconnects looks like one that is gone: give it the whole wait.
-            await asyncio.sleep(max(0.0, wait_s - (time.monotonic() - started)))
+                # A gateway that reconnects looks like one that is gone: give it the whole wait.
+                await renewed.wait()
         return False
 
     async def api(
@@ -212,6 +235,8 @@ class Session:
 
     def _on_up(self) -> None:
         self._up.set()
+        self._renewed.set()
+        self._renewed = asyncio.Event()
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(_Resend())
@@ -239,7 +264,11 @@ async def connected_session(settings: BrokerSettings, name: str, stop: Stop) -> 
             stop.now("the broker's connection closed for good")
 
     async def on_error(error: Exception) -> None:
-        log.debug("broker connection", error=repr(error))
+        # nats-py reports its connection's faults and what our own callbacks raise in the same way.
+        if isinstance(error, (nats.errors.Error, OSError)):
+            log.debug("broker connection", error=repr(error))
+        else:
+            log.error("a message's handler failed", exc_info=error)
 
     await _reachable(settings.nats_url)
     await nc.connect(

@@ -17,6 +17,7 @@ from shoal_common.profile import Profile, Source
 HUB_FILES = ("*.safetensors", "*.json", "tokenizer*", "vocab.txt", "merges.txt", "*.model")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
+NUMBER_KEYS = (*WIDTH_KEYS, "max_position_embeddings", "pad_token_id")
 PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """Model types whose first text position follows the padding token's id, so that fewer are left."""
 HEADER_BYTES = 100_000_000
@@ -37,10 +38,14 @@ def verified(profile: Profile) -> Path:
     """The folder of a profile's files, located and checked. Blocks; a hub source may be downloaded.
 
     Raises:
-        WeightsError: they are not there, or not what the profile says.
+        WeightsError: they are not there, cannot be read, or are not what the profile says.
     """
     folder = locate(profile.source)
-    if violations := check(folder, profile):
+    try:
+        violations = check(folder, profile)
+    except OSError as error:
+        violations = [("source", f"{folder} cannot be read: {error}")]
+    if violations:
         raise WeightsError(violations)
     return folder
 
@@ -100,20 +105,25 @@ def _check_config(folder: Path, profile: Profile) -> Iterator[Violation]:
     if not isinstance(config, dict):
         yield "source", f"config.json is missing in {folder}, or is not a JSON object"
         return
-    width = next((config[key] for key in WIDTH_KEYS if isinstance(config.get(key), int)), None)
+    numbers = {key: config[key] for key in NUMBER_KEYS if config.get(key) is not None}
+    if wrong := [key for key, value in numbers.items() if type(value) is not int]:
+        for key in wrong:
+            yield "source", f"{key} in config.json of {folder} is {str(numbers[key])[:80]!r}, no whole number"
+        return
+    width = next((numbers[key] for key in WIDTH_KEYS if key in numbers), None)
     if width is not None and width != profile.encode.dimensions:
         yield "encode.dimensions", f"profile says {profile.encode.dimensions}, the model has {width}"
-    positions = _positions(config)
+    positions = _positions(config.get("model_type"), numbers)
     if positions is not None and profile.encode.max_tokens > positions:
         yield "encode.max_tokens", f"profile says {profile.encode.max_tokens}, the model has {positions} positions"
 
 
-def _positions(config: dict[str, Any]) -> int | None:
-    bound = config.get("max_position_embeddings")
-    if not isinstance(bound, int) or bound < 0:
+def _positions(model_type: object, numbers: dict[str, int]) -> int | None:
+    bound = numbers.get("max_position_embeddings")
+    if bound is None or bound < 0:
         return None
-    if config.get("model_type") in PADDED_POSITIONS:
-        return bound - int(config.get("pad_token_id") or 1) - 1
+    if model_type in PADDED_POSITIONS:
+        return bound - numbers.get("pad_token_id", 1) - 1
     return bound
 
 
@@ -130,13 +140,24 @@ def _check_weights(folder: Path) -> Iterator[Violation]:
             yield "source", f"only safetensors are loaded, and {pickles[0]} in {folder} is not"
         else:
             yield "source", f"model.safetensors is missing in {folder}"
-    index = _read_json(folder / "model.safetensors.index.json")
-    shards = set((index.get("weight_map") or {}).values()) if isinstance(index, dict) else set()
-    for name in sorted(shards - {path.name for path in files}):
-        yield "source", f"{name} is missing in {folder}, and model.safetensors.index.json names it"
+    yield from _check_index(folder, {path.name for path in files})
     for path in files:
         if not _is_whole(path):
             yield "source", f"{path.name} in {folder} is cut short or no safetensors file"
+
+
+def _check_index(folder: Path, files: set[str]) -> Iterator[Violation]:
+    path = folder / "model.safetensors.index.json"
+    if not path.exists():
+        return
+    index = _read_json(path)
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        yield "source", f"{path.name} in {folder} is no JSON object whose weight_map names a file for each tensor"
+        return
+    for name in sorted(set(shards.values()) - files):
+        fault = "is missing in" if Path(name).name == name else "is not in"
+        yield "source", f"{name[:200]!r} {fault} {folder}, and {path.name} names it"
 
 
 def _is_whole(path: Path) -> bool:
@@ -149,13 +170,13 @@ def _is_whole(path: Path) -> bool:
         try:
             header = json.loads(file.read(header_bytes))
             ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, AttributeError, TypeError, LookupError):
+            return 8 + header_bytes + max(ends, default=0) == size
+        except (ValueError, AttributeError, TypeError, LookupError, RecursionError):
             return False
-    return 8 + header_bytes + max(ends, default=0) == size
 
 
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

@@ -10,15 +10,18 @@ from collections.abc import Callable
 from shoal_common import errors, lanes, limits, logs, queue_setup
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
 from shoal_registry.lane_drain import drain
-from shoal_registry.retired_lanes import RetiredLanes
+from shoal_registry.retired_lanes import GRACE_S, RetiredLanes
 from shoal_registry.state import State
 
 log = logs.get("queue-keeper")
 PERIOD_S = 10.0
+CHECK_S = 1.0
+"""How soon a change of the registered lanes is seen."""
 
 
 class QueueKeeper:
-    """The lease holder's rounds over the queue: each period, and at once after a broker's restart."""
+    """The lease holder's rounds over the queue: each period, at once after a broker's restart, and when lanes
+    change and when the grace of those that went is over."""
 
     def __init__(self, session: Session, state: State, replicas: int, may_write: Callable[[], bool]) -> None:
         self._session = session
@@ -34,16 +37,26 @@ class QueueKeeper:
 
     async def run(self) -> None:
         """Makes rounds for ever, while this replica holds the lease."""
+        kept: set[str] = set()
+        next_s = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._wake.wait()
+            now_s, wanted = time.monotonic(), self._state.lane_tokens()
+            is_due = self._wake.is_set() or wanted != kept or now_s >= next_s
             self._wake.clear()
-            if self._may_write():
-                try:
-                    await self.round(time.monotonic())
-                except (ApiError, BrokerTimeout) as error:
-                    log.warning("the queue could not be kept in order", error=str(error))
+            if not is_due or not self._may_write():
+                continue
+            next_s = now_s + PERIOD_S
+            try:
+                await self.round(now_s)
+            except (ApiError, BrokerTimeout) as error:
+                log.warning("the queue could not be kept in order", error=str(error))
+                continue
+            if kept - wanted:
+                asyncio.get_running_loop().call_later(GRACE_S, self.wake)
+            kept = wanted
 
     async def prepare(self, token: str) -> None:
         """Makes the consumers of a lane.

@@ -19,6 +19,8 @@ BULK_MS = 120.0
 BATCH_TOKENS = 65_536
 """Bounds the activations of a batch on the device."""
 BATCH_ITEMS = 1_024
+OVERHEAD_SHARE = 0.5
+"""At most so much of a batch is its own cost: where that nears the limit of a class, the batch may be longer."""
 READY_LEAD_MS = 5.0
 """A batch that could still grow is sent so long before a stream is free: assembly and two hops."""
 
@@ -41,9 +43,10 @@ class Batch:
     """What it really took, once it is done."""
 
 
-def limit_ms(work_class: str, interactive_waits: bool) -> float:
-    """Predicted milliseconds that a batch of a class may take."""
-    return INTERACTIVE_MS if work_class == INTERACTIVE or interactive_waits else BULK_MS
+def limit_ms(work_class: str, interactive_waits: bool, cost: CostModel) -> float:
+    """Predicted milliseconds that a batch of a class may take: always more than `cost.batch_ms`."""
+    class_ms = INTERACTIVE_MS if work_class == INTERACTIVE or interactive_waits else BULK_MS
+    return max(class_ms, cost.batch_ms / OVERHEAD_SHARE)
 
 
 def next_queue(backlog: Backlog, turns: Turns, can_run: Callable[[str], bool]) -> Queue | None:

@@ -138,7 +138,7 @@ class Dispatch:
             if queue is None:
                 return
             cost = self._costs[queue.profile_digest]
-            bound_ms = self._bound_ms(queue.work_class)
+            bound_ms = self._bound_ms(queue.work_class, cost)
             if not batching.is_full(queue, cost, bound_ms) and self._may_wait(now_s):
                 return
             batch = batching.take(self._backlog, queue, cost, bound_ms)
@@ -159,28 +159,24 @@ class Dispatch:
         waiting_ms = {name: self._backlog.waiting_ms(name, self.can_run) for name in (INTERACTIVE, BULK)}
         idle = self.device.has_free_stream and not any(waiting_ms.values())
         for work_class in self._turns.order():
-            room_ms = self._bound_ms(work_class) - waiting_ms[work_class]
-            if room_ms <= 0:
-                return
             # Waiting pulls are answered at once if there is work: an idle worker need not ask first.
             lane = self.plan.next_lane(work_class, now_s, only_known=idle)
             if lane is not None:
                 cost = self._costs[self._lanes[lane]]
-                count = credit.messages(room_ms - cost.batch_ms, cost.unit_ms)
-                if not count:
+                room_ms = self._bound_ms(work_class, cost) - cost.batch_ms - waiting_ms[work_class]
+                if count := credit.messages(room_ms, cost.unit_ms):
+                    steps.pulls.append(self.plan.drain(lane, work_class, count, now_s))
                     return
-                steps.pulls.append(self.plan.drain(lane, work_class, count, now_s))
-                return
-            if waiting_ms[work_class]:
+            if waiting_ms[work_class]:  # The only way to have no room.
                 return
             if work_class == BULK:
                 self._turns.no_bulk()
         if idle:
             steps.pulls.extend(self.plan.wait(now_s))
 
-    def _bound_ms(self, work_class: str) -> float:
+    def _bound_ms(self, work_class: str, cost: CostModel) -> float:
         interactive_waits = self._backlog.waiting_ms(INTERACTIVE, self.can_run) > 0
-        return batching.limit_ms(work_class, interactive_waits)
+        return batching.limit_ms(work_class, interactive_waits, cost)
 
     def _wake_in_s(self, now_s: float) -> float | None:
         """The next moment at which time alone changes a decision: a lead begins, or a dry lane may have filled."""

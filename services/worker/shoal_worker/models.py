@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from shoal.sidecar.v1 import sidecar_pb2
-from shoal_common import logs
+from shoal_common import limits, logs
 from shoal_common.registry_view import RegisteredModel, RegistryView
 from shoal_common.weights import WeightsError
 from shoal_worker import loader
@@ -31,6 +31,7 @@ class Models:
         attach: Attach,
         group: asyncio.TaskGroup,
         in_use: Callable[[], set[str]],
+        empty_s: Callable[[str, float], float],
         changed: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -39,6 +40,7 @@ class Models:
         self._attach = attach
         self._group = group
         self._in_use = in_use
+        self._empty_s = empty_s
         self._changed = changed
         self._plan: frozenset[str] | None = None
 
@@ -59,7 +61,8 @@ class Models:
             return
         pool = self._settings.pool
         registered = {model.digest: model for model in self._view.models.values() if model.lane.pool == pool}
-        self._residency.want(registered, wanted(self._view, pool, self._settings.held_models, self._plan))
+        digests = wanted(self._view, pool, self._settings.held_models, self._plan)
+        self._residency.want(registered, digests, time.monotonic())
         self.step()
         self._changed()
 
@@ -67,7 +70,9 @@ class Models:
         """Loads what is due and lets go what nobody needs."""
         if not self._attach.is_up:
             return
-        self._unload(self._residency.to_unload(self._in_use()))
+        if gone := self._residency.to_unload(self._in_use(), self._empty_s):
+            self._unload(gone)
+            self._residency.retry_failed()  # There is room that was not there.
         for model in self._residency.to_load(time.monotonic()):
             self._group.create_task(self._load(model))
 
@@ -100,8 +105,10 @@ class Models:
     async def _load(self, model: RegisteredModel) -> None:
         try:
             found = await loader.find(model.profile)
-        except (WeightsError, OSError) as error:
-            self._fail(model.digest, str(error))
+        except Exception as error:  # whatever is in the files, only this model fails
+            unforeseen = not isinstance(error, (WeightsError, OSError))
+            text = repr(error) if unforeseen else str(error)
+            self._fail(model.digest, text[: limits.ERROR_TEXT_BYTES], error if unforeseen else None)
             self._changed()
             return
         if self._residency.get(model.digest) is None:
@@ -123,6 +130,6 @@ class Models:
         if digests:
             self._changed()
 
-    def _fail(self, digest: str, error: str) -> None:
-        log.error("model cannot be loaded", digest=digest, error=error)
+    def _fail(self, digest: str, error: str, cause: Exception | None = None) -> None:
+        log.error("model cannot be loaded", digest=digest, error=error, exc_info=cause)
         self._residency.failed(digest, error, time.monotonic())

@@ -17,6 +17,8 @@ GRACE_S = 0.5
 """An answer that is later than this is lost, for instance with a broker that was restarted."""
 DRY_S = 0.01
 """A lane that was empty is asked again after so long: a busy device loses no more than that."""
+UNSEEN_S = 0.25
+"""A lane that was empty so long ago counts as one with work: else a saturated one would keep all others waiting."""
 PAUSE_S = 0.25
 """A lane whose consumers cannot be had is left alone for so long."""
 
@@ -50,6 +52,10 @@ class _Source:
     paused_until_s: float = float("-inf")
     pending: int | None = None
     """Messages left when it last delivered; None before."""
+    empty_from_s: float = float("inf")
+    """The first pull since it last delivered that brought nothing."""
+    empty_to_s: float = float("-inf")
+    """The last one."""
 
 
 class PullPlan:
@@ -80,9 +86,9 @@ class PullPlan:
         return orders
 
     def next_lane(self, work_class: str, now_s: float, *, only_known: bool = False) -> str | None:
-        """The lane to drain next: one that said work waits, else (unless `only_known`) any; ties at random.
+        """The lane to drain next: one that said work waits or that was not asked lately; ties at random.
 
-        None when all were empty a moment ago.
+        None when all were empty a moment ago; with `only_known`, when none said that work waits.
         """
         sources = [
             source
@@ -95,7 +101,11 @@ class PullPlan:
         ]
         if not sources:
             return None
-        return min(sources, key=lambda source: (not source.pending, self._rng.random())).lane
+
+        def is_empty(source: _Source) -> bool:
+            return not source.pending and now_s - source.dry_at_s < UNSEEN_S
+
+        return min(sources, key=lambda source: (is_empty(source), self._rng.random())).lane
 
     def drain(self, lane: str, work_class: str, batch: int, now_s: float) -> Order:
         """A pull of all that a lane has, at most `batch` messages."""
@@ -109,6 +119,7 @@ class PullPlan:
         if source is None:
             return
         source.pending = pending
+        source.empty_from_s = float("inf")
         source.dry_at_s = float("-inf") if pending else now_s
         if waits:
             source.waiting = None
@@ -129,6 +140,7 @@ class PullPlan:
             else:
                 continue
             source.pending = 0
+            source.empty_from_s, source.empty_to_s = min(source.empty_from_s, now_s), now_s
             if not empty:
                 source.paused_until_s = now_s + PAUSE_S
             return source.lane
@@ -153,6 +165,14 @@ class PullPlan:
         for source in self._sources.values():
             source.waiting = source.draining = None
             source.dry_at_s = float("-inf")
+            source.empty_from_s = float("inf")
+
+    def empty_s(self, lane: str, after_s: float) -> float:
+        """For how long, of the time from `after_s` on, pulls of a lane's classes are known to have brought nothing."""
+        sources = [self._sources.get((lane, work_class)) for work_class in CLASSES.values()]
+        return min(
+            source.empty_to_s - max(source.empty_from_s, after_s) if source else float("-inf") for source in sources
+        )
 
     def pending(self, lane: str) -> int:
         """Messages that wait in a lane's classes, as far as it is known."""

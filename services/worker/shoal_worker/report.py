@@ -46,7 +46,7 @@ def build(
                 unit_ms=dispatch.unit_ms(here.model.digest),
             )
             for here in residency
-            if here.registered
+            if here.retired_s is None
         ],
         busy_share=reading.busy_share,
         drain_ms_per_second=reading.drain_ms_per_second,

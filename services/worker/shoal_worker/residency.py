@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from shoal.scheduler.v1 import scheduler_pb2
@@ -14,6 +14,8 @@ READY = scheduler_pb2.RESIDENCY_READY
 FAILED = scheduler_pb2.RESIDENCY_FAILED
 RETRY_S = 30.0
 """A model that failed is tried again after so long, or when the registry changes."""
+DRAINED_S = 3.0
+"""A retired model is let go once its lane was empty for so long: gateways publish from older snapshots for a moment."""
 
 
 @dataclass(slots=True)
@@ -27,7 +29,8 @@ class ModelHere:
     memory_bytes: int = 0
     retry_at_s: float = 0.0
     wanted: bool = True
-    registered: bool = True
+    retired_s: float | None = None
+    """Since when the registry has it no more; None while it has."""
 
 
 def wanted(view: RegistryView, pool: str, named: Iterable[str], plan: frozenset[str] | None) -> set[str]:
@@ -62,19 +65,22 @@ class Residency:
         """Memory of the models that are loaded."""
         return sum(here.memory_bytes for here in self._models.values() if here.state == READY)
 
-    def lanes_to_pull(self) -> dict[str, str]:
-        """Digests by lane token: ready, and still registered."""
-        return {
-            here.model.lane.token: digest
-            for digest, here in self._models.items()
-            if here.state == READY and here.registered
-        }
+    def lanes(self) -> set[str]:
+        """Tokens of the lanes of every model that is held, asked for, or on its way out."""
+        return {here.model.lane.token for here in self._models.values()}
 
-    def want(self, registered: Mapping[str, RegisteredModel], digests: set[str]) -> None:
+    def lanes_to_pull(self) -> dict[str, str]:
+        """Digests by lane token of the models that are ready, retired ones included: their queue is finished."""
+        return {here.model.lane.token: digest for digest, here in self._models.items() if here.state == READY}
+
+    def want(self, registered: Mapping[str, RegisteredModel], digests: set[str], now_s: float) -> None:
         """Says what the registry holds and what of it is wanted here."""
         for digest, here in self._models.items():
-            here.registered = digest in registered
             here.wanted = digest in digests
+            if digest in registered:
+                here.retired_s = None
+            elif here.retired_s is None:
+                here.retired_s = now_s
         for digest in digests - self._models.keys():
             self._models[digest] = ModelHere(registered[digest])
 
@@ -94,9 +100,18 @@ class Residency:
             here.state, here.error = LOADING, ""
         return [here.model for here in due]
 
-    def to_unload(self, in_use: set[str]) -> list[str]:
-        """Digests that the registry no longer has and no unit in hand needs; they are forgotten."""
-        gone = [digest for digest, here in self._models.items() if not here.registered and digest not in in_use]
+    def to_unload(self, in_use: set[str], empty_s: Callable[[str, float], float]) -> list[str]:
+        """Digests of retired models that no unit in hand and none in their lane needs; they are forgotten.
+
+        `empty_s(token, after_s)` tells for how long after that moment a lane was seen to be empty.
+        """
+        gone = [
+            digest
+            for digest, here in self._models.items()
+            if here.retired_s is not None
+            and digest not in in_use
+            and (here.state != READY or empty_s(here.model.lane.token, here.retired_s) >= DRAINED_S)
+        ]
         for digest in gone:
             del self._models[digest]
         return gone
@@ -105,10 +120,14 @@ class Residency:
         """Digests to let go, largest first, so that a model of that size fits; they are forgotten.
 
         A model that is no longer wanted is kept as long as there is room: it goes on serving. Where the
-        device's memory is not known, none is kept.
+        device's memory is not known, none is kept. A retired one goes by itself, once its lane is empty.
         """
         spare = sorted(
-            (here for digest, here in self._models.items() if not here.wanted and digest not in in_use),
+            (
+                here
+                for digest, here in self._models.items()
+                if not here.wanted and here.retired_s is None and digest not in in_use
+            ),
             key=lambda here: -here.memory_bytes,
         )
         gone = []

@@ -16,13 +16,21 @@ from shoal_worker.unit import HeldUnit, Stage
 class Results:
     """Calls back for each unit once all parts of its result are confirmed, or given up.
 
-    `settled(unit)` is called with `unit.orphaned` set when nobody confirmed through a whole schedule.
+    `settled(units)` is called with `unit.orphaned` set where nobody confirmed through a whole schedule or
+    until the deadline; `silent(reply_subject)` before it where it was the schedule.
     """
 
-    def __init__(self, session: Session, group: asyncio.TaskGroup, settled: Callable[[list[HeldUnit]], None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        group: asyncio.TaskGroup,
+        settled: Callable[[list[HeldUnit]], None],
+        silent: Callable[[str], None],
+    ) -> None:
         self._session = session
         self._group = group
         self._settled = settled
+        self._silent = silent
         self._in_flight = 0
 
     @property
@@ -56,10 +64,10 @@ class Results:
 
     async def _confirmed(self, reply: Reply) -> bool:
         payload = reply.batch.SerializeToString()
-        deadline_s = max(unit.deadline_s for unit in reply.units)
-        while True:
-            if await self._session.confirmed(reply.subject, payload, limits.RESULT_RETRY_S):
-                return True
-            # A schedule that ran out while the broker was away says nothing of the gateway.
-            if self._session.is_up or time.monotonic() >= deadline_s:
-                return False
+        # A result that is late is sent once all the same.
+        deadline_s = max(time.monotonic() + limits.RESULT_RETRY_S[0], *(unit.deadline_s for unit in reply.units))
+        timeout_s = deadline_s - time.monotonic()
+        confirmed = await self._session.confirmed(reply.subject, payload, limits.RESULT_RETRY_S, timeout_s)
+        if not confirmed and time.monotonic() < deadline_s:
+            self._silent(reply.subject)
+        return confirmed

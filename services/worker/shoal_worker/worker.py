@@ -21,7 +21,7 @@ from shoal_common import lanes, logs
 from shoal_common.nats_session import Session
 from shoal_common.process import Stop
 from shoal_common.registry_view import RegistryView
-from shoal_worker import dead_letters, metrics, report
+from shoal_worker import admits, dead_letters, metrics, report
 from shoal_worker.acks import Acks
 from shoal_worker.attach import Attach
 from shoal_worker.delivery import Pulled
@@ -62,11 +62,18 @@ class Worker:
         self._outbox = Outbox(session)
         self._acks = Acks(self._outbox, self._held)
         self._pulls = Pulls(session, self._outbox, self, self._group)
-        self._results = Results(session, self._group, self._settled)
+        self._results = Results(session, self._group, self._settled, self._caller_silent)
         self._spans = Spans(tracer)
         self._attach = Attach(settings.sidecar, self._hello(), self)
         self._models = Models(
-            settings, view, self._residency, self._attach, self._group, self._digests_in_use, self._models_changed
+            settings,
+            view,
+            self._residency,
+            self._attach,
+            self._group,
+            self._digests_in_use,
+            self._dispatch.plan.empty_s,
+            self._models_changed,
         )
         self._reports = Reports(settings.scheduler, self._report, self._models.planned)
         self._timer: asyncio.TimerHandle | None = None
@@ -101,9 +108,10 @@ class Worker:
     # What the broker brings.
 
     def pulled(self, messages: list[Pulled], *, waited: bool) -> None:
-        """Judges messages, and admits those that are to be served in one message."""
+        """Judges messages, and admits those that are to be served."""
         now_s, broker_s = time.monotonic(), self._session.clock.now_s()
-        request = sidecar_pb2.AttachRequest()
+        lanes_here = self._residency.lanes()
+        taken = []
         for message in messages:
             delivery = message.delivery
             self._dispatch.plan.delivered(message.lane, message.work_class, waited, delivery.pending, now_s)
@@ -111,14 +119,15 @@ class Worker:
                 continue  # It is delivered again, to whoever can serve it.
             judgement = judge(message, self._held, now_s, broker_s)
             if judgement.fate is Fate.TAKE and judgement.unit is not None:
-                self._held.add(judgement.unit)
-                self._admit(judgement.unit, request)
+                if message.lane in lanes_here:  # Else its model was let go: it is delivered again, to others.
+                    self._held.add(judgement.unit)
+                    taken.append(judgement.unit)
             elif judgement.fate is Fate.ACK:
                 self._acks.ack(delivery.ack_subject)
                 metrics.units.add(1, {"outcome": judgement.reason})
             elif judgement.fate is Fate.DEAD:
                 self._group.create_task(self._bury(message, judgement))
-        self._send_admit(request)
+        self._admit(taken)
         self._advance(now_s)
 
     def pull_ended(self, pull_id: int, *, empty: bool) -> str | None:
@@ -262,10 +271,7 @@ class Worker:
             if self._residency.is_ready(here.model.digest)
         }
         self._dispatch.serve(runnable, self._residency.lanes_to_pull())
-        request = sidecar_pb2.AttachRequest()
-        for unit in self._held.at(Stage.PARKED):
-            self._admit(unit, request)
-        self._send_admit(request)
+        self._admit(self._held.at(Stage.PARKED))
         self._reports.changed()
         self._advance(now_s)
 
@@ -298,14 +304,12 @@ class Worker:
         self._timer = None
         self._advance(time.monotonic())
 
-    def _admit(self, unit: HeldUnit, request: sidecar_pb2.AttachRequest) -> None:
-        """Adds a unit to a request; one whose model is not ready stays parked until it is, or the deadline."""
-        if self._dispatch.can_run(unit.profile_digest):
+    def _admit(self, units: list[HeldUnit]) -> None:
+        """Sends parked units to the sidecar; one whose model is not ready stays parked until it is, or the deadline."""
+        runnable = [unit for unit in units if self._dispatch.can_run(unit.profile_digest)]
+        for unit in runnable:
             self._dispatch.admitting(unit)
-            request.admit.units.add(unit=unit.payload, ack_subject=unit.ack_subject, deliveries=unit.deliveries)
-
-    def _send_admit(self, request: sidecar_pb2.AttachRequest) -> None:
-        if request.HasField("admit"):
+        for request in admits.pack(runnable):
             self._attach.send(request)
 
     def _release(self, unit_ids: Iterable[str]) -> None:
@@ -334,6 +338,9 @@ class Worker:
             unit.answered_s = now_s
         self._results.send(results)
 
+    def _caller_silent(self, reply_subject: str) -> None:
+        self._held.caller_silent(reply_subject, self._session.clock.now_s())
+
     def _settled(self, units: list[HeldUnit]) -> None:
         """Results were confirmed, or nobody is there to do it: their units are done with."""
         now_s = time.monotonic()
@@ -342,7 +349,6 @@ class Worker:
             if unit.orphaned:
                 # It is run anew if it is delivered again: its caller may have been slow.
                 self._held.remove(unit)
-                self._held.caller_silent(unit.reply_subject, self._session.clock.now_s())
                 log.warning("nobody took a result", unit=unit.id, request_id=unit.request_id)
             else:
                 self._held.finish(unit, now_s)

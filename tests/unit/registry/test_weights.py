@@ -45,6 +45,14 @@ def sharded(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def indexed(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(text)
+
+
+def headed(header: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+
+
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "source", "config.json"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "source", "config.json"),
@@ -66,6 +74,31 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "encode.max_tokens",
         "511 positions",
     ),
+    "config is no JSON": (lambda f: (f / "config.json").write_text("{"), "source", "config.json"),
+    "config is a number": (lambda f: (f / "config.json").write_text("7"), "source", "config.json"),
+    "config is nested without end": (lambda f: (f / "config.json").write_text("[" * 100_000), "source", "config.json"),
+    "a width in words": (lambda f: configure(f, hidden_size="384"), "source", "hidden_size"),
+    "a width that is a list": (lambda f: configure(f, hidden_size=[384]), "source", "hidden_size"),
+    "a width that is true": (lambda f: configure(f, hidden_size=True), "source", "hidden_size"),
+    "positions in words": (lambda f: configure(f, max_position_embeddings="512"), "source", "max_position_embeddings"),
+    "a padding token in words": (
+        lambda f: configure(f, model_type="roberta", pad_token_id="<pad>"),
+        "source",
+        "pad_token_id",
+    ),
+    "index is no JSON": (indexed("{"), "source", "index.json"),
+    "index is a list": (indexed("[]"), "source", "index.json"),
+    "index without a map": (indexed("{}"), "source", "weight_map"),
+    "index maps by a list": (indexed('{"weight_map": ["model.safetensors"]}'), "source", "weight_map"),
+    "index maps to numbers": (indexed('{"weight_map": {"w": 1, "v": "model.safetensors"}}'), "source", "weight_map"),
+    "index leaves the folder": (indexed('{"weight_map": {"w": "../x"}}'), "source", "'../x' is not in"),
+    "index names the root": (indexed('{"weight_map": {"w": "/x.safetensors"}}'), "source", "is not in"),
+    "offsets of mixed types": (
+        headed('{"a": {"data_offsets": [0, "8"]}, "b": {"data_offsets": [0, 8]}}'),
+        "source",
+        "cut short",
+    ),
+    "a header nested without end": (headed("[" * 100_000), "source", "cut short"),
 }
 
 
@@ -97,6 +130,20 @@ def test_a_source_that_is_not_there_names_its_field(source: Source, field: str):
     with pytest.raises(weights.WeightsError) as refused:
         weights.locate(source)
     assert [path for path, _ in refused.value.violations] == [field]
+
+
+def test_a_file_that_cannot_be_read_is_a_fault(folder: Path):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("nowhere")
+    profile = Profile.model_validate({**PROFILE.model_dump(), "source": {"folder": str(folder)}})
+    with pytest.raises(weights.WeightsError) as refused:
+        weights.verified(profile)
+    assert [path for path, _ in refused.value.violations] == ["source"]
+
+
+def test_a_padding_token_of_zero_is_not_taken_for_none(folder: Path):
+    configure(folder, model_type="roberta", max_position_embeddings=PROFILE.encode.max_tokens + 1, pad_token_id=0)
+    assert weights.check(folder, PROFILE) == []
 
 
 def test_several_faults_are_told_at_once(folder: Path):

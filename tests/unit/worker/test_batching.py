@@ -96,9 +96,19 @@ def test_a_turn_without_bulk_work_is_not_saved_up() -> None:
 
 
 def test_bulk_is_bounded_like_interactive_while_that_waits() -> None:
-    assert batching.limit_ms(BULK, interactive_waits=True) == INTERACTIVE_MS
-    assert batching.limit_ms(BULK, interactive_waits=False) == BULK_MS
-    assert batching.limit_ms(INTERACTIVE, interactive_waits=False) == INTERACTIVE_MS
+    assert batching.limit_ms(BULK, True, COST) == INTERACTIVE_MS
+    assert batching.limit_ms(BULK, False, COST) == BULK_MS
+    assert batching.limit_ms(INTERACTIVE, False, COST) == INTERACTIVE_MS
+
+
+def test_a_batch_whose_own_cost_is_over_the_limit_may_be_as_long_again() -> None:
+    slow = CostModel(Cost(batch_ms=2 * INTERACTIVE_MS, token_us=100.0))
+    bound_ms = batching.limit_ms(INTERACTIVE, False, slow)
+    assert bound_ms == 4 * INTERACTIVE_MS
+    backlog = backlog_of(*(unit() for _ in range(100)))
+    [queue] = backlog.queues(INTERACTIVE)
+    batch = batching.take(backlog, queue, slow, bound_ms)
+    assert bound_ms - 2.0 < batch.predicted_ms <= bound_ms
 
 
 def test_a_queue_is_full_when_more_would_not_fit() -> None:

@@ -20,9 +20,9 @@ from tests.unit.worker.units import DIGEST, unit
 SEED = Cost(batch_ms=3.0, token_us=100.0)
 
 
-def dispatch(streams: int = 1) -> Dispatch:
+def dispatch(streams: int = 1, seed: Cost = SEED) -> Dispatch:
     made = Dispatch(streams, random.Random(1), 0.0)
-    made.serve({DIGEST: SEED}, {"lane": DIGEST})
+    made.serve({DIGEST: seed}, {"lane": DIGEST})
     return made
 
 
@@ -130,8 +130,8 @@ class Simulation:
 
     HOP_S = 0.001
 
-    def __init__(self, streams: int, seed: int, **units: int) -> None:
-        self.made = dispatch(streams)
+    def __init__(self, streams: int, seed: int, cost: Cost = SEED, **units: int) -> None:
+        self.made = dispatch(streams, cost)
         self.left = units
         self.now_s = 0.0
         self.batches: list[Batch] = []
@@ -217,3 +217,36 @@ def test_all_work_is_done(streams: int) -> None:
     assert simulation.left == {INTERACTIVE: 0, BULK: 0}, f"seed {seed}"
     assert sum(len(batch.units) for batch in simulation.batches) == 6_000, f"seed {seed}"
     assert len(simulation.made.device) == 0, f"seed {seed}"
+
+
+@pytest.mark.parametrize("batch_ms", [INTERACTIVE_MS - 1, INTERACTIVE_MS, BULK_MS, 10 * BULK_MS])
+def test_a_model_whose_batch_alone_is_over_the_limits_is_served(batch_ms: float) -> None:
+    seed = random.randrange(1 << 30)
+    simulation = Simulation(1, seed, Cost(batch_ms=batch_ms, token_us=100.0), interactive=300, bulk=300)
+    simulation.made.plan.delivered("lane", INTERACTIVE, True, 300, 0.0)
+    simulation.run(120.0)
+    assert simulation.left == {INTERACTIVE: 0, BULK: 0}, f"seed {seed}"
+    assert sum(len(batch.units) for batch in simulation.batches) == 600, f"seed {seed}"
+    assert len(simulation.batches) < 300, f"seed {seed}"
+
+
+def test_a_unit_larger_than_its_class_may_take_runs() -> None:
+    made = dispatch()
+    arrive(made, one := unit(tokens=10_000))
+    [(_, batch)] = made.advance(0.0).batches
+    assert batch.units == [one]
+    assert batch.predicted_ms > BULK_MS
+
+
+def test_a_slow_models_lane_holds_no_other_up() -> None:
+    made = Dispatch(1, random.Random(1), 0.0)
+    other = "e" * 64
+    made.serve({DIGEST: Cost(batch_ms=INTERACTIVE_MS, token_us=100.0), other: SEED}, {"slow": DIGEST, "quick": other})
+    for work_class in (INTERACTIVE, BULK):
+        made.plan.delivered("slow", work_class, True, 5, 0.0)
+    drained = set()
+    for _ in range(4):
+        for order in made.advance(0.0).pulls:
+            drained.add((order.lane, order.work_class, order.waits))
+            made.plan.ended(order.pull_id, empty=True, now_s=0.0)
+    assert drained >= {("slow", INTERACTIVE, False), ("slow", BULK, False), ("quick", INTERACTIVE, True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from shoal_worker.pull_plan import DRY_S, GRACE_S, PAUSE_S, WAIT_S, PullPlan
+from shoal_worker.pull_plan import DRY_S, GRACE_S, PAUSE_S, UNSEEN_S, WAIT_S, PullPlan
 from shoal_worker.unit import BULK, INTERACTIVE
 
 
@@ -60,8 +60,10 @@ def test_the_last_message_says_that_a_lane_is_empty() -> None:
 
 def test_a_lane_with_waiting_work_goes_first_and_ties_are_random() -> None:
     plan = plan_of("a", "b", "c")
-    plan.delivered("b", INTERACTIVE, True, 3, 0.0)
-    assert {plan.next_lane(INTERACTIVE, 0.0) for _ in range(20)} == {"b"}
+    for lane, pending in (("a", 0), ("b", 3), ("c", 0)):
+        plan.delivered(lane, INTERACTIVE, True, pending, 0.0)
+    assert {plan.next_lane(INTERACTIVE, DRY_S) for _ in range(20)} == {"b"}
+    assert {plan.next_lane(INTERACTIVE, UNSEEN_S) for _ in range(100)} == {"a", "b", "c"}
     untouched = plan_of("a", "b", "c", seed=7)
     assert {untouched.next_lane(INTERACTIVE, 0.0) for _ in range(100)} == {"a", "b", "c"}
 
@@ -106,3 +108,27 @@ def test_lanes_that_stay_keep_their_state() -> None:
 
 def test_unknown_pulls_end_quietly() -> None:
     assert plan_of("a").ended(99, empty=True, now_s=0.0) is None
+
+
+def test_a_lane_is_known_to_be_empty_from_pull_to_pull() -> None:
+    plan = plan_of("a")
+    assert plan.empty_s("a", 0.0) < 0
+    for now_s in (1.0, 2.0, 4.0):
+        for order in plan.wait(now_s):
+            plan.ended(order.pull_id, empty=True, now_s=now_s + WAIT_S)
+    assert plan.empty_s("a", 0.0) == 3.0
+    assert plan.empty_s("a", 2.0) == 2.0 + WAIT_S
+    assert plan.empty_s("a", 9.0) < 0
+    plan.delivered("a", BULK, True, 0, 5.0)
+    assert plan.empty_s("a", 0.0) < 0
+    assert plan.empty_s("unknown", 0.0) < 0
+
+
+def test_a_reconnect_makes_emptiness_unknown() -> None:
+    plan = plan_of("a")
+    for now_s in (1.0, 4.0):
+        for order in plan.wait(now_s):
+            plan.ended(order.pull_id, empty=True, now_s=now_s)
+    assert plan.empty_s("a", 0.0) == 3.0
+    plan.forget_all()
+    assert plan.empty_s("a", 0.0) < 0

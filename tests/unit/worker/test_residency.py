@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from shoal_common.lanes import Lane
 from shoal_common.profile import Encode, Profile, Source
 from shoal_common.registry_view import RegisteredModel
-from shoal_worker.residency import ABSENT, FAILED, LOADING, READY, RETRY_S, Residency, wanted
+from shoal_worker.residency import ABSENT, DRAINED_S, FAILED, LOADING, READY, RETRY_S, Residency, wanted
 
 ENCODE = Encode(dimensions=8, default_max_tokens=16, max_tokens=16, special_tokens=2)
 
@@ -25,7 +26,7 @@ A, B, C = model("a"), model("b"), model("c")
 
 def residency_of(*models: RegisteredModel, memory_bytes: int = 0) -> Residency:
     residency = Residency(memory_bytes)
-    residency.want({one.digest: one for one in models}, {one.digest for one in models})
+    residency.want({one.digest: one for one in models}, {one.digest for one in models}, 0.0)
     return residency
 
 
@@ -77,19 +78,53 @@ def test_a_failed_model_is_tried_again_after_a_while_or_a_change() -> None:
     assert residency.to_load(RETRY_S) == [A]
 
 
-def test_a_deleted_model_is_not_pulled_and_is_let_go_once_its_units_are_done() -> None:
+def empty_for(empty_s: float, since_s: float = 0.0) -> Callable[[str, float], float]:
+    """Lanes that were empty from a moment on, for so long."""
+    return lambda token, after_s: since_s + empty_s - max(since_s, after_s)
+
+
+def test_a_retired_model_serves_its_lane_until_that_was_empty_for_a_while() -> None:
     residency = loaded(A, B)
-    residency.want({B.digest: B}, {B.digest})
-    assert residency.lanes_to_pull() == {B.lane.token: B.digest}
-    assert residency.is_ready(A.digest)
-    assert residency.to_unload({A.digest}) == []
-    assert residency.to_unload(set()) == [A.digest]
+    residency.want({B.digest: B}, {B.digest}, 10.0)
+    residency.want({B.digest: B}, {B.digest}, 11.0)
+    assert residency.lanes_to_pull() == {A.lane.token: A.digest, B.lane.token: B.digest}
+    assert residency.to_unload(set(), empty_for(DRAINED_S - 0.1, 20.0)) == []
+    assert residency.to_unload({A.digest}, empty_for(DRAINED_S, 20.0)) == []
+    assert residency.to_unload(set(), empty_for(DRAINED_S, 20.0)) == [A.digest]
     assert residency.get(A.digest) is None
+    assert residency.lanes() == {B.lane.token}
+
+
+def test_emptiness_from_before_a_model_was_retired_does_not_count() -> None:
+    residency = loaded(A)
+    residency.want({}, set(), 10.0)
+    assert residency.to_unload(set(), empty_for(10.0 + DRAINED_S - 0.1)) == []
+    assert residency.to_unload(set(), empty_for(10.0 + DRAINED_S)) == [A.digest]
+
+
+def test_a_retired_model_that_never_loaded_is_let_go_at_once() -> None:
+    residency = residency_of(A)
+    residency.want({}, set(), 10.0)
+    assert residency.to_unload(set(), empty_for(0.0)) == [A.digest]
+
+
+def test_a_model_that_is_registered_again_stays() -> None:
+    residency = loaded(A)
+    residency.want({}, set(), 10.0)
+    residency.want({A.digest: A}, {A.digest}, 11.0)
+    assert residency.to_unload(set(), empty_for(1e6)) == []
+
+
+def test_a_retired_model_with_work_gives_way_to_none() -> None:
+    residency = loaded(A)
+    residency.want({B.digest: B}, {B.digest}, 10.0)
+    assert residency.make_room(1_000, set()) == []
+    assert residency.lanes_to_pull() == {A.lane.token: A.digest}
 
 
 def test_an_unplanned_model_serves_on_while_there_is_room() -> None:
     residency = loaded(A, B, memory_bytes=1_000)
-    residency.want({one.digest: one for one in (A, B, C)}, {C.digest})
+    residency.want({one.digest: one for one in (A, B, C)}, {C.digest}, 1.0)
     assert residency.make_room(700, set()) == []
     assert residency.lanes_to_pull().keys() == {A.lane.token, B.lane.token}
     assert len(residency.make_room(850, set())) == 1
@@ -99,7 +134,7 @@ def test_an_unplanned_model_serves_on_while_there_is_room() -> None:
 
 def test_without_a_known_memory_no_unplanned_model_stays_beside_a_new_one() -> None:
     residency = loaded(A, B)
-    residency.want({one.digest: one for one in (A, B, C)}, {B.digest, C.digest})
+    residency.want({one.digest: one for one in (A, B, C)}, {B.digest, C.digest}, 1.0)
     assert residency.make_room(1, {A.digest}) == []
     assert residency.make_room(1, set()) == [A.digest]
 
