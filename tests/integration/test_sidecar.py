@@ -34,6 +34,8 @@ MINILM = parse_profile((CATALOGUE / "minilm.yaml").read_text())
 SERVICE = "shoal.sidecar.v1.SidecarService"
 POISON = "poisonous fish"
 POISON_TOKENS = "101,22641,3869,102"
+DEADLY = MINILM.model_copy(update={"name": "deadly"})
+"""Loading it kills the runtime."""
 WARM_S = 60.0
 
 
@@ -49,7 +51,7 @@ class Sidecar:
                 [*command, "--python", python, *flags],
                 stdin=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "SHOAL_FAULT_POISON": POISON_TOKENS},
+                env={**os.environ, "SHOAL_FAULT_POISON": POISON_TOKENS, "SHOAL_FAULT_LOAD": DEADLY.name},
             )
 
     def channel(self) -> grpc.aio.Channel:
@@ -134,9 +136,10 @@ class Worker:
             folder=str(folder or reference.minilm_folder()),
         )
         await self.send(load_model=load)
-        while (status := await self.next("model_status")).state == sidecar_pb2.MODEL_STATE_LOADING:
-            pass
-        return status
+        while True:
+            status = await self.next("model_status")
+            if status.profile_digest == load.profile_digest and status.state != sidecar_pb2.MODEL_STATE_LOADING:
+                return status
 
     async def admit(self, *units: work_pb2.Unit, deliveries: int = 1) -> list[sidecar_pb2.AdmittedUnit]:
         admit = sidecar_pb2.Admit(
@@ -453,6 +456,25 @@ async def test_a_model_that_cannot_be_loaded_says_why(sidecar: Sidecar, tmp_path
     ):
         assert status.state == sidecar_pb2.MODEL_STATE_FAILED
         assert what in status.error
+
+
+async def test_a_model_that_kills_its_runtime_fails_alone_and_is_not_tried_again(sidecar: Sidecar) -> None:
+    async with attached(sidecar, "deadly") as worker:
+        forks = len(sidecar.logged("forked"))
+        first = await worker.load(DEADLY)
+        await until(lambda: worker.states[-1].state == sidecar_pb2.MODEL_STATE_READY)
+        assert len(sidecar.logged("forked")) == forks + 2
+        again = await worker.load(DEADLY)
+        await worker.admit(unit("u", ["fish"]))
+        await worker.run("u")
+        done = await worker.next("batch_done")
+        assert len(sidecar.logged("forked")) == forks + 2
+    for status in (first, again):
+        assert status.state == sidecar_pb2.MODEL_STATE_FAILED
+        assert status.profile_digest == DEADLY.digest()
+        assert status.error == "the runtime ended while it loaded this model, 2 times"
+    assert done.units[0].attempt == 1
+    assert_like_reference(done.units[0], ["fish"])
 
 
 async def test_health_is_watched_and_sigterm_ends_all() -> None:

@@ -40,12 +40,15 @@ class WarmParent:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "shoal_torch_runtime"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"SHOAL_FAULT_POISON": ",".join(map(str, POISON))},
-        )
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "shoal_torch_runtime"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"SHOAL_FAULT_POISON": ",".join(map(str, POISON)), "SHOAL_FAULT_LOAD": "deadly"},
+            )
         assert self.process.stdin and self.process.stdout
         self._commands = self.process.stdin
         self._events = self.process.stdout
@@ -70,7 +73,7 @@ class WarmParent:
         self._commands.close()
 
     def event(self, name: str | None = None) -> dict[str, Any]:
-        """The next event of any runtime or of the one named ("error" for errors); others' are kept."""
+        """The next event of any runtime or of the one named ("error" for errors of none); others' are kept."""
         for kept in self._kept:
             if name in (None, _whose(kept)):
                 self._kept.remove(kept)
@@ -100,15 +103,16 @@ class WarmParent:
         return socket
 
     def kill_all(self) -> None:
-        """Ends the parent; its runtimes end with it."""
+        """Ends the parent; its runtimes end with it. Shows what they logged."""
         self.process.kill()
         self.process.wait()
         self._commands.close()
         self._events.close()
+        sys.stderr.write(self.log.read_text())
 
 
 def _whose(event: dict[str, Any]) -> str:
-    return event.get("id", event["event"])
+    return event.get("id") or event["event"]
 
 
 @pytest.fixture(scope="module")
@@ -289,14 +293,23 @@ async def test_poison_kills_its_runtime_and_the_next_one_is_quick(shared: WarmPa
     assert time.monotonic() - began < shared.imports_s / 2, "nearly as slow as imports: the fork is not warm"
 
 
+async def test_a_load_that_kills_ends_its_runtime(shared: WarmParent):
+    async with _run(shared.fork("loads")) as call:
+        with pytest.raises((grpc.aio.AioRpcError, AssertionError)):
+            await _load(call, profile=json.dumps(json.loads(PROFILE) | {"name": "deadly"}))
+    event = shared.event("loads")
+    assert (event["event"], event["status"]) == ("exited", -signal.SIGKILL)
+
+
 async def test_wrong_commands_are_errors_and_no_more(shared: WarmParent):
     shared.tell_line(b"nonsense")
-    assert shared.event("error")["message"].startswith("not JSON")
+    error = shared.event("error")
+    assert error["message"].startswith("not JSON") and error["id"] is None
     shared.tell(command="kill", id="nobody")
-    assert shared.event("error") == {"event": "error", "message": "no runtime 'nobody' is running"}
+    assert shared.event("nobody") == {"event": "error", "id": "nobody", "message": "no runtime 'nobody' is running"}
     socket = shared.fork("twice")
     shared.tell(command="fork", id="twice", socket=str(socket), device="cpu", streams=1, threads=1)
-    assert shared.event("error") == {"event": "error", "message": "a runtime 'twice' is running already"}
+    assert shared.event("twice") == {"event": "error", "id": "twice", "message": "a runtime 'twice' is running already"}
 
 
 async def test_runtimes_end_when_the_parent_is_killed(parent: WarmParent):
@@ -314,3 +327,5 @@ async def test_closing_stdin_ends_everything_and_says_so(parent: WarmParent):
         ended = {parent.event()["id"], parent.event()["id"]}
         assert ended == {"r1", "r2"}
         assert parent.process.wait(DEADLINE_S) == 0
+    printed = [line for line in parent.log.read_text().splitlines() if not line.startswith("{")]
+    assert printed == [], "a library printed something at the end"

@@ -118,6 +118,10 @@ class FakeSidecar(sidecar_pb2_grpc.SidecarServiceServicer):
             refused = sidecar_pb2.BatchRefused(batch_id=batch.batch_id, model_not_ready=True)
             responses.put_nowait(sidecar_pb2.AttachResponse(batch_refused=refused))
             return
+        if unknown := [unit_id for unit_id in batch.unit_ids if unit_id not in self.units]:
+            refused = sidecar_pb2.BatchRefused(batch_id=batch.batch_id, not_owned=unknown)
+            responses.put_nowait(sidecar_pb2.AttachResponse(batch_refused=refused))
+            return
         self.batches.append(list(batch.unit_ids))
         async with self.streams:
             started_ns = time.time_ns()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -24,6 +25,10 @@ def main() -> None:
     logs.configure()
     warm.quieten()
     Parent(commands=0, events=events).run()
+    # The interpreter's own end would run what extension modules left for it: nanobind prints what it takes for leaks.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

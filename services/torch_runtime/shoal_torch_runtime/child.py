@@ -7,6 +7,8 @@ import logging
 import os
 import threading
 
+import uvloop
+
 from shoal_torch_runtime.commands import Fork
 from shoal_torch_runtime.server import serve
 
@@ -28,7 +30,8 @@ def run(fork: Fork, life: int) -> int:
     # A thread, since the event loop may be busy, and a signal on the parent's death would follow its thread.
     threading.Thread(target=_end_with_parent, args=(life,), name="life", daemon=True).start()
     try:
-        asyncio.run(serve(fork.socket, fork.device, fork.streams, fork.threads))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(fork.socket, fork.device, fork.streams, fork.threads))
     except Exception:
         _log.exception("the runtime failed", extra={"runtime": fork.id, "socket": fork.socket})
         return 1

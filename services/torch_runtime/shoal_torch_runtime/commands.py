@@ -48,6 +48,14 @@ def parse(line: bytes) -> Command:
         raise CommandError(f"not JSON: {error}") from None
     if not isinstance(data, dict):
         raise CommandError("not a JSON object")
+    try:
+        return _command(data)
+    except CommandError as error:
+        error.id = name if isinstance(name := data.get("id"), str) else None
+        raise
+
+
+def _command(data: dict[str, Any]) -> Command:
     match data.get("command"):
         case "fork":
             return _fork(data)

@@ -76,7 +76,9 @@ class Engine:
 
     def _loaded_and_warm(self, profile_json: str, folder: Path) -> Encoder:
         try:
-            encoder = load(folder, ModelSpec.parse(profile_json, self.device), self.device)
+            spec = ModelSpec.parse(profile_json, self.device)
+            faults.die_if_deadly(profile_json)
+            encoder = load(folder, spec, self.device)
             encoder.warm_up()
             self._streams.on_each_narrow(encoder.warm_up)
         except LoadError:

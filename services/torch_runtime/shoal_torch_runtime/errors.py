@@ -12,4 +12,12 @@ class BatchError(Exception):
 
 
 class CommandError(Exception):
-    """A line on stdin is no command that can be followed. The text is sent in an error event."""
+    """A line on stdin is no command that can be followed. The text is sent in an error event.
+
+    Attributes:
+        id: The runtime that the command is about; None where it cannot be read.
+    """
+
+    def __init__(self, message: str, id: str | None = None) -> None:
+        super().__init__(message)
+        self.id = id

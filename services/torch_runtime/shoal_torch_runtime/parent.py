@@ -70,7 +70,7 @@ class Parent:
             try:
                 self._follow(line)
             except CommandError as error:
-                self._say(event="error", message=str(error))
+                self._say(event="error", id=error.id, message=str(error))
 
     def _follow(self, line: bytes | CommandError) -> None:
         if isinstance(line, CommandError):
@@ -80,16 +80,16 @@ class Parent:
                 self._fork(fork)
             case Kill(id=name):
                 if name not in self._children:
-                    raise CommandError(f"no runtime {name!r} is running")
+                    raise CommandError(f"no runtime {name!r} is running", name)
                 signal.pidfd_send_signal(self._children[name].pidfd, signal.SIGKILL)
 
     def _fork(self, fork: Fork) -> None:
         if fork.id in self._children:
-            raise CommandError(f"a runtime {fork.id!r} is running already")
+            raise CommandError(f"a runtime {fork.id!r} is running already", fork.id)
         try:
             pid = os.fork()
         except OSError as error:
-            raise CommandError(f"fork failed: {error}") from None
+            raise CommandError(f"fork failed: {error}", fork.id) from None
         if pid == 0:
             self._become(fork)
         started = _Child(fork.id, pid, os.pidfd_open(pid))

@@ -42,6 +42,11 @@ class Backlog:
         self._queues: dict[tuple[str, str], Queue] = {}
         self._order = itertools.count()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is ready or expected."""
+        return not any(queue.ready or queue.expected for queue in self._queues.values())
+
     def queues(self, work_class: str) -> Iterator[Queue]:
         """The queues of a class that hold ready units."""
         return (queue for queue in self._queues.values() if queue.work_class == work_class and queue.ready)
@@ -71,7 +76,7 @@ class Backlog:
         queue.expected_ms += unit.cost_ms
 
     def ready(self, unit: HeldUnit) -> None:
-        """A unit may run; its size and cost are exact."""
+        """A unit may run."""
         unit.stage = Stage.READY
         queue = self._queue(unit)
         queue.ready += 1

@@ -42,6 +42,10 @@ class Device:
         self._advance(now_s)
         self._sent[batch_id] = _Sent(predicted_ms)
 
+    def predicted(self, batch_id: int, predicted_ms: float) -> None:
+        """A batch that was sent is predicted anew: its exact size is known."""
+        self._sent[batch_id].predicted_ms = predicted_ms
+
     def finished(self, batch_id: int, now_s: float) -> float:
         """A batch was answered: the milliseconds of device time that it had."""
         self._advance(now_s)

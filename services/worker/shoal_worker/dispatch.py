@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal_common.profile import Cost
@@ -73,19 +73,44 @@ class Dispatch:
         """Whether a model's units can be admitted."""
         return profile_digest in self._runnable
 
-    def admitting(self, unit: HeldUnit) -> None:
-        """A unit goes to the sidecar; its model can run."""
-        unit.cost_ms = self._costs[unit.profile_digest].predict(unit.items, unit.tokens, unit.squared_tokens)
-        self._backlog.expect(unit)
+    def admitting(self, units: Sequence[HeldUnit]) -> None:
+        """Units go to the sidecar; their models can run.
+
+        One that comes alone to an idle device need not be counted first: the sidecar runs it once it is tokenized,
+        which saves a round trip.
+        """
+        at_once = len(units) == 1 and not len(self.device) and self._backlog.is_empty
+        for unit in units:
+            unit.is_counted = False
+            unit.cost_ms = self._costs[unit.profile_digest].predict(unit.items, unit.tokens, unit.squared_tokens)
+            if at_once:
+                self._backlog.ready(unit)
+            else:
+                self._backlog.expect(unit)
 
     def counted(self, unit: HeldUnit, items: int, tokens: int, squared_tokens: int) -> None:
         """The sidecar has a unit, and this is its exact size."""
         cost = self._costs[unit.profile_digest]
-        self._backlog.remove(unit, Stage.GONE)
+        is_running = unit.stage is Stage.RUNNING
+        if not is_running:
+            self._backlog.remove(unit, Stage.GONE)
+        unit.is_counted = True
         unit.items, unit.tokens, unit.squared_tokens = items, tokens, squared_tokens
-        unit.cost_ms = cost.predict(items, tokens, squared_tokens)
+        guessed_ms, unit.cost_ms = unit.cost_ms, cost.predict(items, tokens, squared_tokens)
         cost.seen(unit.cost_ms)
-        self._backlog.ready(unit)
+        if is_running:
+            self._correct(unit, unit.cost_ms - guessed_ms)
+        else:
+            self._backlog.ready(unit)
+
+    def _correct(self, unit: HeldUnit, more_ms: float) -> None:
+        """Predicts the batch of a unit anew, which was sent before it was counted."""
+        for batch_id, batch in self._batches.items():
+            if unit in batch.units:
+                batch.predicted_ms += more_ms
+                batch.tokens = sum(one.tokens for one in batch.units)
+                batch.items = sum(one.items for one in batch.units)
+                self.device.predicted(batch_id, batch.predicted_ms)
 
     def leave(self, unit: HeldUnit, stage: Stage) -> None:
         """A unit leaves before its batch."""

@@ -14,7 +14,7 @@ class Stage(Enum):
 
     PARKED = "its model is not ready here; the payload is kept"
     ADMITTING = "the sidecar has it and tokenizes; the payload is kept"
-    READY = "its exact size is known and it waits for a batch"
+    READY = "it waits for a batch"
     RUNNING = "it is in a batch"
     ANSWERED = "its result is sent and not yet confirmed"
     GONE = "it is nobody's here"
@@ -43,6 +43,8 @@ class HeldUnit:
     tokens: int
     """The gateway's guess until the sidecar has counted."""
     squared_tokens: int
+    is_counted: bool = False
+    """Whether items and tokens are exact."""
     traceparent: str | None = None
     stage: Stage = Stage.PARKED
     cost_ms: float = 0.0

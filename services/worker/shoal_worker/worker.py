@@ -40,6 +40,8 @@ from shoal_worker.unit import HeldUnit, Stage
 
 log = logs.get("worker")
 TICK_S = 0.25
+COUNTED_IN = (Stage.ADMITTING, Stage.READY, Stage.RUNNING)
+"""Stages in which the sidecar's answer to Admit finds a unit."""
 DRAIN_S = 3.0
 
 
@@ -194,7 +196,7 @@ class Worker:
         failed = []
         for answer in admitted.units:
             unit = self._held.get(answer.unit_id)
-            if unit is None or unit.stage is not Stage.ADMITTING:
+            if unit is None or unit.is_counted or unit.stage not in COUNTED_IN:
                 continue  # Cancelled meanwhile.
             if answer.error:
                 self._not_admitted(unit, answer.error, failed)
@@ -250,6 +252,8 @@ class Worker:
             return
         not_owned = set(refused.not_owned)
         for unit in batch.units:
+            if unit.stage is not Stage.RUNNING:
+                continue  # The sidecar has said why, in its answer to Admit.
             if unit.id in not_owned:
                 self._held.remove(unit)
             else:
@@ -307,8 +311,7 @@ class Worker:
     def _admit(self, units: list[HeldUnit]) -> None:
         """Sends parked units to the sidecar; one whose model is not ready stays parked until it is, or the deadline."""
         runnable = [unit for unit in units if self._dispatch.can_run(unit.profile_digest)]
-        for unit in runnable:
-            self._dispatch.admitting(unit)
+        self._dispatch.admitting(runnable)
         for request in admits.pack(runnable):
             self._attach.send(request)
 

@@ -11,6 +11,7 @@ import pytest
 from shoal.v1 import inference_pb2 as pb
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_stream import InferStream
+from shoal_gateway.room import Room
 
 
 class FakeContext:
@@ -38,6 +39,7 @@ class FakeDispatch:
     """Answers "quick" at once and the others never."""
 
     def __init__(self) -> None:
+        self.room = Room(1000)
         self.cancelled: list[str] = []
         self.waiting = asyncio.Event()
 
@@ -61,6 +63,8 @@ async def test_a_caller_that_is_gone() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(stream.serve(), 5)
     assert dispatch.cancelled == ["slow"]
+    with dispatch.room.taken(1000):
+        pass
 
 
 async def test_a_fault_of_ours_is_not_taken_for_it() -> None:
@@ -74,3 +78,18 @@ async def test_a_fault_of_ours_is_not_taken_for_it() -> None:
     context.write = write
     with pytest.raises(ExceptionGroup):
         await asyncio.wait_for(InferStream(cast(Dispatch, dispatch), cast(Any, context)).serve(), 5)
+
+
+async def test_a_request_without_room_waits_for_it() -> None:
+    dispatch = FakeDispatch()
+    context = FakeContext(pb.InferRequest(request_id="a", encode=pb.EncodeRequest(model="slow")))
+    with dispatch.room.taken(1000):
+        stream = asyncio.create_task(InferStream(cast(Dispatch, dispatch), cast(Any, context)).serve())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not dispatch.waiting.is_set()
+    await asyncio.wait_for(dispatch.waiting.wait(), 5)
+    stream.cancel()
+    await asyncio.wait([stream])
+    with dispatch.room.taken(1000):
+        pass

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from shoal_common import errors
+from shoal_common import errors, limits
 from shoal_gateway.traces import UNTRACED, Traces
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -49,3 +49,16 @@ def test_a_malformed_parent_is_none() -> None:
 def test_the_callers_trace_goes_on_though_this_process_records_nothing() -> None:
     spans = Traces(trace.NoOpTracer(), 0.0).begin("Encode", "id", PARENT)
     assert spans.traceparent == PARENT
+
+
+def test_callers_cannot_have_everything_traced() -> None:
+    tracer, _ = recording()
+    now_s = 7.0
+    traces = Traces(tracer, 0.0, lambda: now_s)
+
+    def sampled(count: int) -> int:
+        return sum(traces.begin("Encode", "id", PARENT) is not UNTRACED for _ in range(count))
+
+    assert sampled(2 * limits.CALLERS_TRACES_PER_S) == limits.CALLERS_TRACES_PER_S
+    now_s += 1.0
+    assert sampled(3) == 3

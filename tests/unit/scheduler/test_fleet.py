@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal_scheduler.fleet import REPORT_LIFE_S, Fleet, Wanted
-from tests.unit.scheduler.reports import ABSENT, LOADING, READY, lane, report
+from shoal_scheduler.fleet import READY_LATELY_S, REPORT_LIFE_S, Fleet, Wanted
+from tests.unit.scheduler.reports import ABSENT, FAILED, LOADING, READY, lane, report
 
 B = Wanted("b", "default", "lane-b", "digest-b")
 A = Wanted("a", "default", "lane-a", "digest-a")
@@ -75,3 +75,29 @@ def test_lanes_are_those_registered_and_those_reported(fleet: Fleet):
     fleet.observe(1, report("w0", lane("lane-a", READY), lane("lane-old", LOADING)))
     residencies = {token: state.residency for token, state in fleet.lane_states().items()}
     assert residencies == {"lane-a": READY, "lane-b": ABSENT, "lane-old": LOADING}
+
+
+def test_a_lane_fails_only_when_every_worker_of_its_pool_says_so(fleet: Fleet):
+    fleet.want([A])
+    fleet.observe(1, report("w0", lane("lane-a", FAILED, error="bad weights")))
+    assert fleet.lane_states()["lane-a"].residency == FAILED
+    fleet.observe(2, report("w1"))
+    assert fleet.lane_states()["lane-a"].residency == ABSENT, "it has yet to load it"
+    fleet.observe(2, report("w1", lane("lane-a", LOADING)))
+    assert fleet.lane_states()["lane-a"].residency == LOADING
+    fleet.observe(2, report("w1", lane("lane-a", FAILED, error="bad weights")))
+    state = fleet.lane_states()["lane-a"]
+    assert (state.residency, state.error) == (FAILED, "bad weights")
+
+
+def test_a_lane_whose_ready_worker_restarts_beside_a_failed_one_is_not_given_up(fleet: Fleet, clock: Clock):
+    fleet.want([A])
+    fleet.observe(1, report("w0", lane("lane-a", FAILED, error="out of memory")))
+    fleet.observe(2, report("w1", lane("lane-a", READY)))
+    fleet.gone(2, "w1")
+    for _ in range(int(READY_LATELY_S)):
+        assert fleet.lane_states()["lane-a"].residency == ABSENT
+        clock.now_s += 1.0
+        fleet.observe(1, report("w0", lane("lane-a", FAILED, error="out of memory")))
+        fleet.expire()
+    assert fleet.lane_states()["lane-a"].residency == FAILED, "nobody came back"

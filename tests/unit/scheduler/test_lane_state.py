@@ -43,7 +43,9 @@ def test_only_ready_workers_drain():
     [
         ([ABSENT, FAILED, LOADING, READY], READY),
         ([FAILED, LOADING, ABSENT], LOADING),
-        ([ABSENT, FAILED], FAILED),
+        ([ABSENT, FAILED], ABSENT),
+        ([FAILED, scheduler_pb2.RESIDENCY_UNSPECIFIED], ABSENT),
+        ([FAILED, FAILED], FAILED),
         ([ABSENT, scheduler_pb2.RESIDENCY_UNSPECIFIED], ABSENT),
         ([scheduler_pb2.RESIDENCY_UNSPECIFIED], ABSENT),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal_common import limits
 from shoal_supervisor import broker, ports
 from shoal_supervisor.errors import CannotStart
 from shoal_supervisor.state import StateFolder
@@ -44,6 +45,11 @@ def test_secrets_are_private(state: StateFolder):
     broker.prepare(state)
     for file in state.broker.iterdir():
         assert file.stat().st_mode & 0o077 == 0
+
+
+def test_the_disk_that_it_may_take_is_bounded(state: StateFolder):
+    broker.prepare(state)
+    assert f"max_file_store: {limits.BROKER_FILE_BYTES}\n" in (state.broker / "nats.conf").read_text()
 
 
 def test_without_the_package_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch):

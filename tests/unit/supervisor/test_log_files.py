@@ -1,25 +1,55 @@
 """Logs are bounded, and their last words found."""
 
+import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from shoal_supervisor import log_files
+from shoal_supervisor import log_files, supervisor
+from shoal_supervisor.plan import ProcessPlan, Stage
+from shoal_supervisor.state import StateFolder
+from tests.support.until import until
 
 
-def test_a_long_log_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_long_log_is_cut_under_the_process_that_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(log_files, "KEPT_BYTES", 10)
-    log = tmp_path / "gateway.log"
-    log_files.rotate(log)
-    log.write_text("short")
-    log_files.rotate(log)
-    assert log.read_text() == "short"
-    for text in ("the first long text", "the second long text"):
-        log.write_text(text)
-        log_files.rotate(log)
-        assert not log.exists()
-        assert (tmp_path / "gateway.log.1").read_text() == text
+    log, old = tmp_path / "gateway.log", tmp_path / "gateway.log.1"
+    assert not log_files.bound(log)
+    with log.open("a") as process:
+        process.write("short")
+        process.flush()
+        assert not log_files.bound(log)
+        assert log.read_text() == "short"
+        for text in ("the first long text", "the second long text"):
+            process.write(text)
+            process.flush()
+            assert log_files.bound(log)
+            assert (log.read_text(), old.read_text()) == ("", text[-10:])
+        process.write("goes on")
+    assert log.read_text() == "goes on"
+
+
+async def test_a_process_that_lives_long_is_bounded_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_files, "KEPT_BYTES", 100)
+    monkeypatch.setattr(supervisor, "LOGS_PERIOD_S", 0.02)
+    state = StateFolder(tmp_path)
+    state.make()
+    talker = ("/bin/sh", "-c", "while echo a line; do sleep 0.01; done")
+    plan = ProcessPlan("talker", talker, dict(os.environ), f"unix:{tmp_path}/none.sock", Stage.CONTROL)
+    alive = os.open(os.devnull, os.O_RDONLY)
+    stop = asyncio.Event()
+    mesh = supervisor.Supervisor([plan], state, alive, "", lambda _: None)
+    running = asyncio.create_task(mesh.run(stop, lambda: asyncio.sleep(0)))
+    try:
+        log = state.log("talker")
+        await until(log.with_name("talker.log.1").exists)
+        await until(lambda: 0 < log.stat().st_size < 100)
+    finally:
+        stop.set()
+        await running
+        os.close(alive)
 
 
 @pytest.mark.parametrize(

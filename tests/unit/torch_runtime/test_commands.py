@@ -36,14 +36,16 @@ def test_kill_is_read():
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, object], says: str):
-    with pytest.raises(CommandError, match=says):
+    with pytest.raises(CommandError, match=says) as refused:
         parse(json.dumps(FORK | change).encode())
+    assert refused.value.id == (None if change.get("id") == 7 else change.get("id", "r1"))
 
 
 @pytest.mark.parametrize("line", [b"fork", b"[]", b"\xff", b'{"command": "fork"'])
 def test_what_is_no_json_object_is_refused(line: bytes):
-    with pytest.raises(CommandError, match="not"):
+    with pytest.raises(CommandError, match="not") as refused:
         parse(line)
+    assert refused.value.id is None
 
 
 def test_lines_are_cut_wherever_the_pipe_cuts_them():

@@ -14,7 +14,7 @@ from shoal_common.profile import Cost
 from shoal_worker.batching import BULK_MS, INTERACTIVE_MS, Batch
 from shoal_worker.dispatch import Dispatch
 from shoal_worker.pull_plan import Order
-from shoal_worker.unit import BULK, INTERACTIVE, HeldUnit
+from shoal_worker.unit import BULK, INTERACTIVE, HeldUnit, Stage
 from tests.unit.worker.units import DIGEST, unit
 
 SEED = Cost(batch_ms=3.0, token_us=100.0)
@@ -28,7 +28,7 @@ def dispatch(streams: int = 1, seed: Cost = SEED) -> Dispatch:
 
 def arrive(made: Dispatch, one: HeldUnit) -> None:
     """A unit is admitted and counted at once."""
-    made.admitting(one)
+    made.admitting([one])
     made.counted(one, one.items, one.tokens, one.squared_tokens)
 
 
@@ -45,6 +45,28 @@ def test_a_lone_unit_starts_at_once() -> None:
     arrive(made, one := unit())
     [(_, batch)] = made.advance(0.0).batches
     assert batch.units == [one]
+
+
+def test_a_unit_alone_on_an_idle_device_is_not_counted_first() -> None:
+    made = dispatch()
+    made.admitting([one := unit(tokens=10)])
+    [(batch_id, batch)] = made.advance(0.0).batches
+    assert batch.units == [one] and batch.predicted_ms == pytest.approx(4.0)
+    made.counted(one, 1, 50, 2500)
+    assert batch.predicted_ms == pytest.approx(8.0) and batch.tokens == 50
+    assert made.device.free_in_ms(0.0) == pytest.approx(8.0)
+    assert made.finished(batch_id, 8.0, 0.008) is batch
+
+
+def test_several_units_or_a_busy_device_wait_for_their_counts() -> None:
+    made = dispatch()
+    made.admitting([unit(), unit()])
+    assert not made.advance(0.0).batches
+    made = dispatch()
+    arrive(made, unit())
+    made.advance(0.0)
+    made.admitting([late := unit()])
+    assert not made.advance(0.0).batches and late.stage is Stage.ADMITTING
 
 
 def test_a_lane_that_has_more_is_drained_for_a_whole_batch() -> None:

@@ -113,7 +113,7 @@ impl Stream {
             Request::LoadModel(load) => self.seat.device.load(load).await,
             Request::UnloadModel(unload) => self.seat.device.unload(unload.profile_digest).await,
             Request::Admit(admit) => self.admit(admit).await?,
-            Request::RunBatch(batch) => self.run_batch(batch).await?,
+            Request::RunBatch(batch) => self.run_batch(batch).await,
             Request::Release(Release { unit_ids }) => {
                 self.seat.device.release(unit_ids.clone()).await;
                 self.services
@@ -141,7 +141,8 @@ impl Stream {
         Ok(())
     }
 
-    async fn run_batch(&self, request: RunBatch) -> Result<(), HoldEnded> {
+    /// Hands a batch to the device once its units are tokenized; the stream is read on meanwhile.
+    async fn run_batch(&self, request: RunBatch) {
         let RunBatch {
             batch_id,
             unit_ids,
@@ -149,17 +150,21 @@ impl Stream {
         } = request;
         let key = self.services.batches.fetch_add(1, Ordering::Relaxed);
         let hold = &self.services.hold;
-        match hold.claim(&self.seat.worker, key, unit_ids).await? {
-            Ok(units) => {
-                let batch = Batch::new(key, batch_id, trace, self.outbox.clone(), units);
-                self.seat.device.run(batch).await;
+        let claimed = hold.claim(&self.seat.worker, key, unit_ids).await;
+        let (outbox, device) = (self.outbox.clone(), self.seat.device.clone());
+        tokio::spawn(async move {
+            match claimed.await {
+                Ok(Ok(units)) => {
+                    let batch = Batch::new(key, batch_id, trace, outbox, units);
+                    device.run(batch).await;
+                }
+                Ok(Err(error)) => outbox.send(Response::BatchRefused(BatchRefused {
+                    batch_id,
+                    not_owned: error.units,
+                    model_not_ready: false,
+                })),
+                Err(_) => tracing::debug!(batch_id, "the sidecar is shutting down"),
             }
-            Err(error) => self.outbox.send(Response::BatchRefused(BatchRefused {
-                batch_id,
-                not_owned: error.units,
-                model_not_ready: false,
-            })),
-        }
-        Ok(())
+        });
     }
 }

@@ -29,6 +29,20 @@ pub const OUTBOX_MESSAGES: usize = 4_096;
 /// Commands that may wait for a task; senders wait above it.
 pub const INBOX_COMMANDS: usize = 1_024;
 
+/// How long a runtime may be silent while it has batches: then it hangs. Workers predict some 0.1 s
+/// for a batch.
+pub const BATCH_SILENCE: Duration = Duration::from_secs(20);
+/// As long as a runtime may be silent while it loads a model.
+pub const LOAD_SILENCE: Duration = Duration::from_secs(120);
+/// Runtimes that may end while they load a model: then the model has failed.
+pub const LOAD_DEATHS: u32 = 2;
+/// How long such a model is not tried again. Workers ask again each 30 s.
+pub const LOAD_REST: Duration = Duration::from_secs(600);
+
+const _: () = assert!(
+    BATCH_SILENCE.as_secs() < LOAD_SILENCE.as_secs(),
+    "a load may wait for batches before it"
+);
 const _: () = assert!(
     UNSETTLED_BYTES < WHOLE_TEXT_BYTES,
     "a first prefix must settle something"

@@ -1,7 +1,9 @@
 //! A worker's device: one task owns its runtime, its models and its batches.
 
 mod life;
+mod loads;
 mod models;
+mod suspects;
 mod task;
 #[cfg(test)]
 mod tests;

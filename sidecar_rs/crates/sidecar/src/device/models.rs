@@ -20,6 +20,8 @@ struct Slot {
     load: Load,
     model: Option<Arc<Model>>,
     stage: Stage,
+    /// A runtime of this device has had it.
+    proven: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +56,19 @@ impl Models {
             },
             model: None,
             stage: Stage::Reading,
+            proven: false,
         };
         self.slots.insert(load.profile_digest.clone(), slot);
         true
     }
 
-    /// Its files were read. Returns what to ask the runtime, unless it was unloaded meanwhile.
+    /// Its files were read. Returns what to ask the runtime, unless it was unloaded or failed
+    /// meanwhile.
     pub fn read(&mut self, model: Arc<Model>) -> Option<Load> {
         let slot = self.slots.get_mut(&model.digest)?;
+        if slot.stage != Stage::Reading {
+            return None;
+        }
         slot.stage = Stage::Loading;
         slot.model = Some(model);
         Some(slot.load.clone())
@@ -70,6 +77,9 @@ impl Models {
     /// The runtime has it.
     pub fn loaded(&mut self, digest: &str, memory_bytes: u64) {
         self.set(digest, Stage::Ready { memory_bytes });
+        if let Some(slot) = self.slots.get_mut(digest) {
+            slot.proven = true;
+        }
     }
 
     /// It cannot be read, or cannot be loaded.
@@ -93,11 +103,13 @@ impl Models {
         changed
     }
 
-    /// What a new runtime is to load.
+    /// What a new runtime is to load, first what an earlier one has had.
     pub fn to_load(&self) -> Vec<Load> {
         let slots = self.slots.values();
         let loading = slots.filter(|slot| slot.stage == Stage::Loading);
-        loading.map(|slot| slot.load.clone()).collect()
+        let (proven, new): (Vec<_>, Vec<_>) = loading.partition(|slot| slot.proven);
+        let in_order = proven.into_iter().chain(new);
+        in_order.map(|slot| slot.load.clone()).collect()
     }
 
     pub fn is_ready(&self, digest: &str) -> bool {

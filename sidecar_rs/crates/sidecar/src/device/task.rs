@@ -1,23 +1,27 @@
 //! The device's loop: what its worker asks and what its runtime says, one after the other.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shoal_proto::shoal::runtime::v1::run_request::Message as Request;
 use shoal_proto::shoal::runtime::v1::run_response::Message as Response;
-use shoal_proto::shoal::runtime::v1::{RunRequest, RunResponse, Unload};
+use shoal_proto::shoal::runtime::v1::{RunRequest, RunResponse};
 use shoal_proto::shoal::sidecar::v1::attach_response::Message;
 use shoal_proto::shoal::sidecar::v1::{BatchRefused, LoadModel};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Command;
 use super::life::{Event, Life};
+use super::loads::{Loads, Turn};
 use super::models::{Models, Tokenizable};
+use super::suspects::Suspects;
 use crate::backoff::Backoff;
 use crate::batch::Batch;
 use crate::hold::Hold;
+use crate::limits::{BATCH_SILENCE, LOAD_SILENCE};
 use crate::model::{Catalogue, Model, ModelError};
 use crate::outbox::Outbox;
 use crate::post;
@@ -36,9 +40,11 @@ struct Task {
     models: Models,
     /// Files that are being read.
     reading: JoinSet<Read>,
-    /// Loads and unloads that the runtime hasn't been sent.
-    control: VecDeque<Request>,
+    loads: Loads,
+    suspects: Suspects,
     schedule: Schedule,
+    /// When the runtime was last heard, or was sent something while nothing was awaited of it.
+    silent_since: Instant,
     backoff: Backoff,
     progress: watch::Receiver<String>,
     /// Why the last runtime could not be started, until one is.
@@ -62,8 +68,10 @@ pub async fn run(
         outbox: None,
         models: Models::default(),
         reading: JoinSet::new(),
-        control: VecDeque::new(),
+        loads: Loads::default(),
+        suspects: Suspects::default(),
         schedule: Schedule::default(),
+        silent_since: Instant::now(),
         backoff: Backoff::default(),
         progress: runtime.progress(),
         start_error: None,
@@ -73,15 +81,28 @@ pub async fn run(
     let mut life = task.start();
     loop {
         let has_next = task.has_next();
+        let hangs_at = task.patience().map(|patience| task.silent_since + patience);
         tokio::select! {
             command = inbox.recv() => match command {
                 Some(command) => task.obey(command).await,
                 None => return,
             },
             event = life.event(has_next) => task.handle(event, &mut life).await,
+            () = at(hangs_at) => {
+                tracing::error!(device = task.spec.device, "the runtime hangs: ending it");
+                task.handle(Event::Ended, &mut life).await;
+            }
             Some(Ok((digest, read))) = task.reading.join_next() => task.files_read(&digest, read).await,
             Ok(()) = task.progress.changed() => task.tell_loading(),
         }
+    }
+}
+
+/// Never comes without an instant.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -91,10 +112,28 @@ impl Task {
     }
 
     fn has_next(&self) -> bool {
-        !self.control.is_empty()
-            || self
+        match self.turn() {
+            Turn::Load => true,
+            Turn::Batch => self
                 .schedule
-                .has_next(|digest| self.models.is_ready(digest))
+                .has_next(|digest| self.models.is_ready(digest)),
+            Turn::Wait => false,
+        }
+    }
+
+    fn turn(&self) -> Turn {
+        let solos = self
+            .schedule
+            .has_solos(|digest| self.models.is_ready(digest));
+        self.loads.turn(solos, self.schedule.is_computing())
+    }
+
+    /// How long the runtime may be silent; as long as it likes while nothing is awaited of it.
+    fn patience(&self) -> Option<Duration> {
+        if self.loads.is_loading() {
+            return Some(LOAD_SILENCE);
+        }
+        self.schedule.is_computing().then_some(BATCH_SILENCE)
     }
 
     async fn obey(&mut self, command: Command) {
@@ -111,9 +150,7 @@ impl Task {
             Command::Unload(digest) => {
                 self.models.unload(&digest);
                 self.publish.send_replace(self.models.tokenizable());
-                self.control.push_back(Request::Unload(Unload {
-                    profile_digest: digest.clone(),
-                }));
+                self.loads.unload(&digest);
                 self.refuse_all(&digest).await;
             }
             Command::Run(batch) => self.run_batch(batch).await,
@@ -130,12 +167,11 @@ impl Task {
             Event::Started(Ok(link)) => {
                 self.start_error = None;
                 self.is_up = true;
-                self.control = self
-                    .models
-                    .to_load()
-                    .into_iter()
-                    .map(Request::Load)
-                    .collect();
+                self.loads = Loads::default();
+                for load in self.models.to_load() {
+                    let suspect = self.suspects.contains(&load.profile_digest);
+                    self.loads.load(load, suspect);
+                }
                 *life = Life::Up(link);
                 self.tell_loading();
             }
@@ -145,8 +181,14 @@ impl Task {
                 *life = self.start();
                 self.tell_loading();
             }
-            Event::Response(response) => self.heard(response).await,
+            Event::Response(response) => {
+                self.silent_since = Instant::now();
+                self.heard(response).await;
+            }
             Event::Room => {
+                if self.patience().is_none() {
+                    self.silent_since = Instant::now();
+                }
                 if let (Some(request), Life::Up(link)) = (self.next_request(), life) {
                     let message = Some(request);
                     // There is room, and only this task sends; a runtime that just ended is noticed
@@ -165,7 +207,9 @@ impl Task {
                 for batch in self.schedule.crashed() {
                     self.answer(batch).await;
                 }
-                self.control.clear();
+                if let Some(digest) = self.loads.runtime_gone() {
+                    self.blame(&digest).await;
+                }
                 for digest in self.models.runtime_gone() {
                     self.tell(&digest);
                 }
@@ -183,6 +227,8 @@ impl Task {
                     "loaded"
                 );
                 self.backoff.reset();
+                self.loads.answered();
+                self.suspects.survived(&loaded.profile_digest);
                 self.models
                     .loaded(&loaded.profile_digest, loaded.memory_bytes);
                 self.tell(&loaded.profile_digest);
@@ -193,6 +239,8 @@ impl Task {
                     error = failed.error,
                     "not loaded"
                 );
+                self.loads.answered();
+                self.suspects.survived(&failed.profile_digest);
                 self.models.failed(&failed.profile_digest, failed.error);
                 self.tell(&failed.profile_digest);
                 self.refuse_all(&failed.profile_digest).await;
@@ -207,33 +255,61 @@ impl Task {
     }
 
     fn next_request(&mut self) -> Option<Request> {
-        if let Some(request) = self.control.pop_front() {
-            return Some(request);
+        match self.turn() {
+            Turn::Load => self.loads.next(),
+            Turn::Batch => {
+                let next = self.schedule.next(|digest| self.models.is_ready(digest));
+                next.map(Request::Batch)
+            }
+            Turn::Wait => None,
         }
-        let next = self.schedule.next(|digest| self.models.is_ready(digest));
-        next.map(Request::Batch)
+    }
+
+    /// The runtime ended while it loaded this model.
+    async fn blame(&mut self, digest: &str) {
+        let now = Instant::now();
+        self.suspects.died(digest, now);
+        match self.suspects.verdict(digest, now) {
+            Some(error) => {
+                tracing::error!(profile = digest, error, "not loaded");
+                self.models.failed(digest, error);
+                self.tell(digest);
+                self.refuse_all(digest).await;
+            }
+            None => tracing::warn!(
+                profile = digest,
+                "it was being loaded: it is loaded again last, and alone"
+            ),
+        }
     }
 
     fn load(&mut self, load: LoadModel) {
+        let digest = load.profile_digest.clone();
         if self.models.wanted(&load) {
-            let catalogue = self.catalogue.clone();
-            let digest = load.profile_digest.clone();
-            self.reading.spawn_blocking(move || {
-                let folder = Path::new(&load.folder);
-                let model = catalogue.get(&load.profile_digest, &load.profile_json, folder);
-                (load.profile_digest, model)
-            });
-            self.tell(&digest);
-        } else {
-            self.tell(&load.profile_digest);
+            match self.suspects.verdict(&digest, Instant::now()) {
+                Some(error) => self.models.failed(&digest, error),
+                None => self.read_files(load),
+            }
         }
+        self.tell(&digest);
+    }
+
+    fn read_files(&mut self, load: LoadModel) {
+        let catalogue = self.catalogue.clone();
+        self.reading.spawn_blocking(move || {
+            let folder = Path::new(&load.folder);
+            let model = catalogue.get(&load.profile_digest, &load.profile_json, folder);
+            (load.profile_digest, model)
+        });
     }
 
     async fn files_read(&mut self, digest: &str, read: Result<Arc<Model>, ModelError>) {
         match read {
             Ok(model) => {
-                self.control
-                    .extend(self.models.read(model).map(Request::Load));
+                if let Some(load) = self.models.read(model) {
+                    let suspect = self.suspects.contains(digest);
+                    self.loads.load(load, suspect);
+                }
                 self.publish.send_replace(self.models.tokenizable());
             }
             Err(error) => {

@@ -1,5 +1,6 @@
 //! The units of this machine: one task owns them, everyone else sends it messages.
 
+mod pending;
 mod shelf;
 
 use std::time::Instant;
@@ -11,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::limits::{ACK_WAIT, INBOX_COMMANDS};
 use crate::outbox::Outbox;
 use crate::unit::HeldUnit;
+use pending::{Pending, Request};
 use shelf::Shelf;
 pub use shelf::{Claimed, Delivery};
 
@@ -28,12 +30,7 @@ enum Command {
         wanted: oneshot::Sender<Vec<bool>>,
     },
     Tokenized(Vec<HeldUnit>),
-    Claim {
-        worker: String,
-        batch: BatchKey,
-        units: Vec<String>,
-        claimed: oneshot::Sender<Result<Vec<Claimed>, NotOwned>>,
-    },
+    Claim(Request),
     Unclaim {
         batch: BatchKey,
         units: Vec<String>,
@@ -95,22 +92,23 @@ impl Hold {
         let _ = self.commands.blocking_send(Command::Tokenized(units));
     }
 
-    /// Takes units for a batch: all, or none.
+    /// Takes units for a batch: all, or none. Answered once all of them are tokenized.
     pub async fn claim(
         &self,
         worker: &str,
         batch: BatchKey,
         units: Vec<String>,
-    ) -> Result<Result<Vec<Claimed>, NotOwned>, HoldEnded> {
+    ) -> oneshot::Receiver<Result<Vec<Claimed>, NotOwned>> {
         let (claimed, answer) = oneshot::channel();
-        let command = Command::Claim {
-            worker: worker.to_owned(),
+        let worker = worker.to_owned();
+        self.send(Command::Claim(Request {
+            worker,
             batch,
             units,
             claimed,
-        };
-        self.send(command).await;
-        answer.await.map_err(|_| HoldEnded)
+        }))
+        .await;
+        answer
     }
 
     /// Gives the units of a batch back: they wait again.
@@ -157,12 +155,14 @@ impl Hold {
 
 async fn serve(mut inbox: mpsc::Receiver<Command>) {
     let mut shelf = Shelf::new(ACK_WAIT);
+    let mut pending = Pending::default();
     while let Some(command) = inbox.recv().await {
-        obey(&mut shelf, command);
+        obey(&mut shelf, &mut pending, command);
+        pending.retry(&mut shelf);
     }
 }
 
-fn obey(shelf: &mut Shelf, command: Command) {
+fn obey(shelf: &mut Shelf, pending: &mut Pending, command: Command) {
     match command {
         Command::Admit {
             worker,
@@ -181,14 +181,7 @@ fn obey(shelf: &mut Shelf, command: Command) {
                 outbox.send(Message::Admitted(admitted));
             }
         }
-        Command::Claim {
-            worker,
-            batch,
-            units,
-            claimed,
-        } => {
-            let _ = claimed.send(shelf.claim(&worker, batch, &units));
-        }
+        Command::Claim(request) => pending.push(request),
         Command::Unclaim { batch, units } => shelf.exchange().unclaim(batch, &units),
         Command::Finish { batch, units } => shelf.finish(batch, &units),
         Command::Release { worker, units } => shelf.release(&worker, &units),

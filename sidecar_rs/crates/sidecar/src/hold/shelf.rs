@@ -26,6 +26,14 @@ pub struct Claimed {
     pub deliveries: u32,
 }
 
+/// What a claim came to.
+pub enum Claim {
+    /// The units are in the batch.
+    Claimed(Vec<Claimed>),
+    /// Some are still being tokenized; none is in the batch yet.
+    Awaited,
+}
+
 struct Place {
     deliveries: u32,
     content: Content,
@@ -110,32 +118,28 @@ impl Shelf {
         answers
     }
 
-    /// Claims units for a batch; those still being tokenized cannot be.
+    /// Claims units for a batch: all of them, or none.
     pub fn claim(
         &mut self,
         worker: &str,
         batch: BatchKey,
         units: &[String],
-    ) -> Result<Vec<Claimed>, NotOwned> {
+    ) -> Result<Claim, NotOwned> {
+        self.exchange.claim(worker, batch, units)?;
         let mut claimed = Vec::with_capacity(units.len());
-        for id in units {
-            if let Some(place) = self.places.get(id)
-                && let Content::Here(unit) = &place.content
-            {
+        for place in units.iter().filter_map(|id| self.places.get(id)) {
+            if let Content::Here(unit) = &place.content {
                 claimed.push(Claimed {
                     unit: unit.clone(),
                     deliveries: place.deliveries,
                 });
             }
         }
-        self.exchange.claim(worker, batch, units)?;
         if claimed.len() < units.len() {
             self.exchange.unclaim(batch, units);
-            let missing = |id: &&String| claimed.iter().all(|claimed| claimed.unit.id != **id);
-            let units = units.iter().filter(missing).cloned().collect();
-            return Err(NotOwned { units });
+            return Ok(Claim::Awaited);
         }
-        Ok(claimed)
+        Ok(Claim::Claimed(claimed))
     }
 
     pub fn finish(&mut self, batch: BatchKey, units: &[String]) {
@@ -197,7 +201,8 @@ mod tests {
         let (wanted, now) = shelf.admit("w1", &two, vec![delivery("u", 2)]);
         assert_eq!((wanted, now.units.len()), (vec![false], 0));
         let units = vec!["u".to_owned()];
-        assert_eq!(shelf.claim("w0", 1, &units).err().unwrap().units, units);
+        assert!(matches!(shelf.claim("w0", 1, &units), Ok(Claim::Awaited)));
+        assert_eq!(shelf.claim("w1", 1, &units).err().unwrap().units, units);
 
         let answers = shelf.tokenized(vec![unit_of_lengths("u", &[3, 5])]);
         assert!(answers[0].0.is_same(&one) && answers[1].0.is_same(&two));
@@ -208,7 +213,10 @@ mod tests {
         }
         let (_, again) = shelf.admit("w1", &two, vec![delivery("u", 3)]);
         assert_eq!(again.units[0].owner, "w0");
-        assert_eq!(shelf.claim("w0", 1, &units).ok().unwrap()[0].deliveries, 3);
+        let Ok(Claim::Claimed(claimed)) = shelf.claim("w0", 1, &units) else {
+            panic!("a unit that is here can be claimed");
+        };
+        assert_eq!(claimed[0].deliveries, 3);
     }
 
     #[test]

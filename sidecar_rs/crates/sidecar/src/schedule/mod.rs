@@ -54,6 +54,17 @@ impl Schedule {
         self.choose(is_ready).is_some()
     }
 
+    /// Whether rows that run alone are in flight, or could be.
+    pub fn has_solos(&self, is_ready: impl Fn(&str) -> bool) -> bool {
+        let mut in_flight = self.in_flight.values();
+        in_flight.any(|run| run.solo) || self.solos.iter().any(|run| self.can_run(run, &is_ready))
+    }
+
+    /// Whether rows are in flight.
+    pub fn is_computing(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     /// The next rows for the runtime, now in flight.
     pub fn next(&mut self, is_ready: impl Fn(&str) -> bool) -> Option<RuntimeBatch> {
         let (solo, index) = self.choose(is_ready)?;
@@ -179,16 +190,18 @@ impl Schedule {
 
     /// The queue (solos?) and the index in it of what goes next.
     fn choose(&self, is_ready: impl Fn(&str) -> bool) -> Option<(bool, usize)> {
-        let can_run = |run: &Run| {
-            let batch = self.batches.get(&run.batch);
-            batch.and_then(Batch::profile_digest).is_some_and(&is_ready)
-        };
+        let can_run = |run: &Run| self.can_run(run, &is_ready);
         match self.solos.iter().position(can_run) {
             Some(index) if self.in_flight.is_empty() => Some((true, index)),
             Some(_) => None,
             None if self.in_flight.values().any(|run| run.solo) => None,
             None => Some((false, self.waiting.iter().position(can_run)?)),
         }
+    }
+
+    fn can_run(&self, run: &Run, is_ready: impl Fn(&str) -> bool) -> bool {
+        let batch = self.batches.get(&run.batch);
+        batch.and_then(Batch::profile_digest).is_some_and(is_ready)
     }
 
     /// Each row of a run that somebody still wants becomes a solo.

@@ -185,10 +185,15 @@ impl Family {
                     let _ = gone.send(status);
                 }
             }
-            Event::Error { message } => {
-                tracing::error!(message, "the warm parent did not obey");
-                // A fork that goes well in spite of this is killed, and tried again.
-                for (_, asker) in self.asked.drain() {
+            Event::Error { id, message } => {
+                // Also a kill of a runtime that has just ended by itself.
+                tracing::warn!(runtime = id, message, "the warm parent did not obey");
+                // Without an id it is not known which command: a fork that goes well in spite of this is
+                // killed, and tried again.
+                let refused = self
+                    .asked
+                    .extract_if(|asked, _| id.as_ref().is_none_or(|id| id == asked));
+                for (_, asker) in refused {
                     let _ = asker.send(Err(ForkError::Refused(message.clone())));
                 }
             }
@@ -210,5 +215,43 @@ impl Family {
                 Some(Command::Kill { id })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(family: &mut Family, id: &str) -> oneshot::Receiver<Result<Forked, ForkError>> {
+        let (forked, answer) = oneshot::channel();
+        let request = ForkRequest {
+            id: id.to_owned(),
+            socket: PathBuf::new(),
+            device: "cpu".to_owned(),
+            streams: 1,
+            threads: 1,
+        };
+        assert!(family.asked(Ask::Fork { request, forked }).is_some());
+        answer
+    }
+
+    fn refuse(family: &mut Family, id: Option<&str>) {
+        let id = id.map(str::to_owned);
+        let message = "no".to_owned();
+        assert!(family.heard(Event::Error { id, message }).is_none());
+    }
+
+    #[test]
+    fn a_refusal_fails_the_fork_that_it_names_or_all_if_it_names_none() {
+        let mut family = Family::default();
+        let mut one = ask(&mut family, "rt-1");
+        let mut two = ask(&mut family, "rt-2");
+        refuse(&mut family, Some("rt-1"));
+        assert!(matches!(one.try_recv(), Ok(Err(ForkError::Refused(_)))));
+        assert!(two.try_recv().is_err(), "it is not answered yet");
+        refuse(&mut family, Some("rt-9"));
+        assert!(two.try_recv().is_err());
+        refuse(&mut family, None);
+        assert!(matches!(two.try_recv(), Ok(Err(ForkError::Refused(_)))));
     }
 }

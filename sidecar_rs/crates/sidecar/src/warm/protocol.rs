@@ -41,8 +41,9 @@ pub enum Event {
         pid: u32,
         status: i32,
     },
-    /// A command was not obeyed; which one, it doesn't say.
+    /// A command was not obeyed. `id` is that of its runtime, if it could be read.
     Error {
+        id: Option<String>,
         message: String,
     },
 }
@@ -76,5 +77,11 @@ mod tests {
             status: -9,
         };
         assert_eq!(serde_json::from_str::<Event>(exited).unwrap(), expected);
+        let error = r#"{"event":"error","id":null,"message":"not JSON"}"#;
+        let expected = Event::Error {
+            id: None,
+            message: "not JSON".into(),
+        };
+        assert_eq!(serde_json::from_str::<Event>(error).unwrap(), expected);
     }
 }
