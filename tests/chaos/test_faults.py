@@ -6,9 +6,12 @@ import os
 import signal
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+import shoal
 from shoal_supervisor.embedded import EmbeddedMesh
+from tests.support import texts
 from tests.support.load import CheckedLoad
 
 LOAD_S = 4.0
@@ -35,6 +38,19 @@ def test_a_killed_process_costs_no_answer(mesh: EmbeddedMesh, process: str) -> N
     assert load.answered > 40
     if process != "runtime":
         assert mesh.restarts() > restarts, "the supervisor started it again"
+
+
+@pytest.mark.parametrize("process", ["worker-0", "runtime"])
+def test_values_are_the_same_after_a_restart(mesh: EmbeddedMesh, process: str) -> None:
+    sample = texts.mixed(seed=21, count=16)
+    with shoal.connect(mesh.address) as client:
+        before = client.encode(sample, model="minilm")
+        pid = mesh.pid(process)
+        os.kill(pid, signal.SIGKILL)
+        after = client.encode(sample, model="minilm")
+        mesh.wait_whole(timeout_s=60)
+    assert mesh.pid(process) != pid
+    assert np.abs(after - before).max() <= 1e-5
 
 
 def test_a_killed_gateway_fails_its_calls_with_a_typed_status(mesh: EmbeddedMesh) -> None:

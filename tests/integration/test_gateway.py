@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from shoal.scheduler.v1 import scheduler_pb2
 from shoal.v1 import inference_pb2 as pb
 from shoal.v1 import models_pb2
 from shoal.work.v1 import work_pb2
-from shoal_common import errors, grpc_server, limits
+from shoal_common import errors, grpc_server, limits, queue_setup
 from shoal_gateway import dispatch
 from tests.support.nats import NatsServer
+from tests.support.raw import Refusal
 from tests.support.until import until
+from tests.unit.common.fake_collector import FakeCollector
 from tests.unit.gateway.fake_mesh import FakeMesh
 from tests.unit.gateway.fake_worker import item_result, silent, whole
 
@@ -176,6 +180,14 @@ async def test_a_refusal_carries_the_callers_request_id(mesh: FakeMesh) -> None:
     assert ("x-request-id", "mine-2") in tuple(await call.trailing_metadata())
 
 
+async def test_a_refusal_of_another_service_carries_it_too(mesh: FakeMesh) -> None:
+    call = mesh.models.GetModel(models_pb2.GetModelRequest(model="none"), metadata=(("x-request-id", "mine-3"),))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    assert ("x-request-id", "mine-3") in tuple(await call.trailing_metadata())
+    assert Refusal(refused.value).request_id == "mine-3"
+
+
 async def test_a_unit_that_failed_as_a_whole_fails_the_call(served: FakeMesh) -> None:
     def fail(unit: work_pb2.Unit) -> list[work_pb2.UnitResult]:
         if unit.first_index != 32:
@@ -279,6 +291,40 @@ async def test_a_full_lane_is_refused(mesh: FakeMesh) -> None:
     waiting.cancel()
 
 
+async def test_a_shard_that_holds_too_many_bytes_is_refused(mesh: FakeMesh) -> None:
+    stream = f"SHOAL_WORK_{mesh.lane.shard:02d}"
+    config = (await mesh.session.api(f"STREAM.INFO.{stream}"))["config"]
+    assert config["max_bytes"] == limits.SHARD_BYTES
+    await mesh.session.api(f"STREAM.UPDATE.{stream}", config | {"max_bytes": 100_000})
+    waiting = mesh.call(request("a" * 80_000))
+    await until(mesh.pending_units)
+    refusal = await mesh.refused(request("b" * 80_000))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "LANE_FULL")
+    waiting.cancel()
+    await queue_setup.ensure_streams(mesh.session)
+    assert (await mesh.session.api(f"STREAM.INFO.{stream}"))["config"]["max_bytes"] == limits.SHARD_BYTES
+
+
+async def test_what_does_not_fit_into_the_gateway_is_refused_or_read_later(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REQUESTS_BYTES", 100_000)
+    async with FakeMesh(nats_server, tmp_path) as mesh:
+        waiting = mesh.call(request("a" * 80_000))
+        await until(mesh.pending_units)
+        refusal = await mesh.refused(request("b" * 30_000))
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "GATEWAY_FULL")
+        retry = error_details_pb2.RetryInfo()
+        assert any(detail.Unpack(retry) for detail in refusal.status.details)
+        stream = mesh.infer()
+        await stream.send(*(infer(str(n), "c" * 30_000) for n in range(4)))
+        mesh.start_worker()
+        assert echoed(pb.EncodeResponse.FromString(await waiting)) == ["a" * 80_000]
+        answers = await stream.answers(4)
+        assert [echoed(answer.encode) for answer in answers] == [["c" * 30_000]] * 4
+        assert echoed(await mesh.encode(request("d" * 80_000))) == ["d" * 80_000]
+
+
 async def _equals(value, expected: object) -> bool:
     return await value == expected
 
@@ -352,6 +398,17 @@ async def test_a_bad_request_fails_alone(served: FakeMesh) -> None:
     assert answers.pop("unknown").error.code == code_pb2.NOT_FOUND
     assert set(answers) == {"nothing", "", "junk", "i" * 257}
     assert {answer.error.code for answer in answers.values()} == {code_pb2.INVALID_ARGUMENT}
+
+
+async def test_an_over_long_message_is_refused_alone(served: FakeMesh) -> None:
+    stream = served.infer()
+    long = infer("long", *["a" * limits.TEXT_BYTES] * 66)
+    await stream.send(infer("first", "a"), long, infer("last", "b"))
+    answers = {answer.request_id: answer for answer in await stream.end()}
+    assert echoed(answers["first"].encode) == ["a"] and echoed(answers["last"].encode) == ["b"]
+    error = answers["long"].error
+    assert error.code == code_pb2.INVALID_ARGUMENT
+    assert f"{limits.MESSAGE_BYTES:,}" in error.message and f"{long.encode.ByteSize():,}" in error.message
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe\x52\x00"])
@@ -463,28 +520,58 @@ async def test_a_stop_answers_what_was_taken_and_ends_the_streams(served: FakeMe
     assert echoed(pb.EncodeResponse.FromString(await call)) == ["b"]
 
 
-async def test_the_process_serves_until_it_is_told_to_stop(mesh: FakeMesh, tmp_path: Path) -> None:
-    address = f"unix:{tmp_path}/process.sock"
+@contextlib.asynccontextmanager
+async def gateway_process(mesh: FakeMesh, folder: Path, **env: str) -> AsyncIterator[tuple[Process, grpc.aio.Channel]]:
+    """A gateway as a process of its own on the mesh's broker, and a channel to it."""
+    address = f"unix:{folder}/process.sock"
     environment = {
         "SHOAL_LISTEN": address,
         "SHOAL_NATS_URL": mesh.broker.url,
         "SHOAL_NATS_TOKEN": mesh.broker.token,
-        "SHOAL_REGISTRY": f"unix:{tmp_path}/nobody.sock",
+        "SHOAL_REGISTRY": f"unix:{folder}/nobody.sock",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shoal_gateway", env=os.environ | environment)
+    program = (sys.executable, "-m", "shoal_gateway")
+    process = await asyncio.create_subprocess_exec(*program, env=os.environ | environment | env)
     try:
         async with grpc_server.channel(address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-            while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
-                pass
-            process.terminate()
-            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-            watch.cancel()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+            yield process, channel
     finally:
         if process.returncode is None:
             process.kill()
+            await process.wait()
+
+
+async def test_the_process_serves_until_it_is_told_to_stop(mesh: FakeMesh, tmp_path: Path) -> None:
+    async with gateway_process(mesh, tmp_path) as (process, channel):
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        while (await watch.read()).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
+        process.terminate()
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch.cancel()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+
+
+async def test_traces_and_counters_reach_a_collector(served: FakeMesh, tmp_path: Path) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    with FakeCollector() as collector:
+        async with gateway_process(served, tmp_path, **collector.env) as (_, channel):
+            encode = channel.unary_unary("/shoal.v1.InferenceService/Encode")
+            metadata = (("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),)
+            raw = request("a", "b").SerializeToString()
+
+            async def answered() -> bool:
+                try:
+                    return bool(await encode(raw, timeout=10, metadata=metadata, wait_for_ready=True))
+                except grpc.aio.AioRpcError:
+                    return False  # it does not know the models yet
+
+            await until(answered)
+            await until(lambda: collector.sums.get(("shoal.gateway.requests", "")) == 1)
+            assert collector.sums["shoal.gateway.items", ""] == 2
+            await until(lambda: any(span.name == "Encode" for span in collector.spans))
+            assert {span.trace_id.hex() for span in collector.spans if span.name == "Encode"} == {trace_id}
 
 
 async def test_settings_that_are_missing_are_named() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from shoal_common import grpc_server
 from shoal_common.lease import TTL_S
 from shoal_registry.catalogue import PACKAGED
 from tests.support.nats import NatsServer
+from tests.support.ports import free_port
 from tests.support.refusal import refused
 from tests.support.service import Service
 from tests.support.until import until
@@ -298,3 +301,20 @@ async def test_it_is_idle_when_nothing_changes(
     await asyncio.sleep(3)  # A share of time needs a time.
     after = process.cpu_times()
     assert (after.user + after.system - before.user - before.system) / 3 < 0.03
+
+
+async def test_without_a_broker_it_ends_as_soon_as_it_is_told_to(tmp_path: Path):
+    broker = f"nats://127.0.0.1:{free_port()}"
+    service = Service("shoal_scheduler", tmp_path, replica="s", registry=f"unix:{tmp_path}/none.sock", nats_url=broker)
+    service.start()
+    await until(lambda: catches_sigterm(service.pid), 15, "it does not run")
+    told_s = time.monotonic()
+    assert await asyncio.to_thread(service.stop) == 0
+    assert time.monotonic() - told_s < 1.0
+
+
+def catches_sigterm(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

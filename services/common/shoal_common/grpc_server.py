@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from grpc_status import rpc_status
 
-from shoal_common import errors, limits, logs
+from shoal_common import call_ends, limits, request_ids
 
-log = logs.get("grpc")
 UNIX_PATH_BYTES = 107
 
 SERVER_OPTIONS = [
-    ("grpc.max_receive_message_length", limits.GRPC_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", limits.GRPC_RECEIVE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -97,11 +94,6 @@ def channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
-async def abort(context: grpc.aio.ServicerContext, error: errors.CallError, request_id: str) -> None:
-    """Ends a call with a typed error; raises, as grpc's abort does."""
-    await context.abort_with_status(rpc_status.to_status(error.status(request_id)))
-
-
 class TypedErrors(grpc.aio.ServerInterceptor):
     """Turns a handler's CallError into its status, and anything else into INTERNAL with an id for the logs."""
 
@@ -144,8 +136,5 @@ def _with_stream(handler: Any, method: str) -> Any:
 async def _end(context: grpc.aio.ServicerContext, error: Exception, method: str) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    request_id = uuid.uuid4().hex
-    if not isinstance(error, errors.CallError):
-        log.error("call failed", method=method, request_id=request_id, exc_info=error)
-        error = errors.internal()
-    await abort(context, error, request_id)
+    request_id = request_ids.of_call(context)
+    await call_ends.abort(context, call_ends.typed(error, request_id, method=method), request_id)

@@ -78,7 +78,7 @@ def cancel_subject(shard: int) -> str:
 
 
 def stream_config(shard: int, replicas: int = 1) -> StreamConfig:
-    """A shard's work stream: on file, a message is gone once acked, a full lane refuses."""
+    """A shard's work stream: on file, a message is gone once acked, a full lane or shard refuses."""
     return StreamConfig(
         name=stream_name(shard),
         subjects=[f"shoal.work.{shard}.>"],
@@ -87,6 +87,7 @@ def stream_config(shard: int, replicas: int = 1) -> StreamConfig:
         discard=DiscardPolicy.NEW,
         discard_new_per_subject=True,
         max_msgs_per_subject=limits.LANE_UNITS,
+        max_bytes=limits.SHARD_BYTES,
         max_msg_size=limits.NATS_PAYLOAD_BYTES,
         duplicate_window=120,
         num_replicas=replicas,
@@ -100,7 +101,7 @@ def dead_letter_config(replicas: int = 1) -> StreamConfig:
         subjects=[f"{DEAD_LETTER_SUBJECT}.>"],
         storage=StorageType.FILE,
         max_age=7 * 24 * 3600,
-        max_bytes=1024 * limits.MIB,
+        max_bytes=limits.DEAD_LETTER_BYTES,
         num_replicas=replicas,
     )
 

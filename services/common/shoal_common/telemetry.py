@@ -1,15 +1,17 @@
-"""Traces: sampled spans from client to kernel, carried in NATS headers, sent by OTLP or to a file."""
+"""What leaves a process to be looked at: sampled spans, by OTLP or to a file, and metrics, by OTLP."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -17,7 +19,10 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 from opentelemetry.trace import Span, SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from shoal_common import limits
+
 TRACEPARENT = "traceparent"
+METRICS_PERIOD_MS = 10_000
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -31,7 +36,7 @@ class TraceSettings(Protocol):
 
 
 class FileExporter(SpanExporter):
-    """Appends each span as a JSON line: the embedded mesh's traces."""
+    """Appends each span as a JSON line: the embedded mesh's traces. Many processes share one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,16 +46,36 @@ class FileExporter(SpanExporter):
         lines = "".join(json.dumps(_as_dict(span)) + "\n" for span in spans)
         with self._lock, self._path.open("a") as file:
             file.write(lines)
+            file.flush()
+            if os.fstat(file.fileno()).st_size > limits.TRACE_FILE_BYTES:
+                self._move_aside(file)
         return SpanExportResult.SUCCESS
+
+    def _move_aside(self, file: TextIO) -> None:
+        """Renames the file, unless another process has: its successor would take the old file's place."""
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), os.fstat(file.fileno())):
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
 
 
 def configure(service: str, settings: TraceSettings) -> trace.Tracer:
-    """The service's tracer: OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, else the trace file, else nothing."""
+    """The service's tracer: OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, else the trace file, else nothing.
+
+    With an OTLP endpoint metrics are sent too; without one nothing is counted.
+    """
     exporter: SpanExporter | None = None
+    resource = Resource.create({"service.name": f"shoal-{service}"})
     if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
         exporter = OTLPSpanExporter()
+        period_ms = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", METRICS_PERIOD_MS))
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=period_ms)
+        metrics.set_meter_provider(MeterProvider([reader], resource))
     elif settings.trace_file:
         exporter = FileExporter(Path(settings.trace_file))
     if exporter is None:
@@ -58,7 +83,7 @@ def configure(service: str, settings: TraceSettings) -> trace.Tracer:
     provider = TracerProvider(
         # Who begins a trace decides by trace_ratio before making a span: even an unsampled one costs 8 µs.
         sampler=ParentBased(ALWAYS_ON),
-        resource=Resource.create({"service.name": f"shoal-{service}"}),
+        resource=resource,
     )
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
     return provider.get_tracer("shoal")

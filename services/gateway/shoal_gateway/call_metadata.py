@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import grpc
 
-from shoal_common import telemetry
-from shoal_gateway import request_ids
+from shoal_common import request_ids, telemetry
 
 
 class CallMetadata(NamedTuple):

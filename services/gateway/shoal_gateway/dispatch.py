@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal.work.v1 import work_pb2
+from shoal_common import limits
 from shoal_common.lanes import shard_of
 from shoal_common.nats_session import Session
 from shoal_gateway import admission, checks, item_faults, metrics, publishing, units
@@ -19,6 +20,7 @@ from shoal_gateway.encode_options import OptionChecks
 from shoal_gateway.lane_states import LaneStates
 from shoal_gateway.reassembly import Answer
 from shoal_gateway.results import Results, Waiting
+from shoal_gateway.room import Room
 from shoal_gateway.traces import Traces, Untraced, reason
 from shoal_gateway.units import Run
 
@@ -55,6 +57,8 @@ class Dispatch:
         self._cancellations = cancellations
         self._traces = traces
         self._options = OptionChecks()
+        self.room = Room(limits.REQUESTS_BYTES)
+        """For the requests that are in hand; whoever calls takes it before and gives it back after."""
 
     async def encode(self, raw: bytes, caller: Caller) -> bytes:
         """An EncodeResponse for an EncodeRequest, both serialized.

@@ -7,11 +7,11 @@ import uuid
 
 import grpc
 
-from shoal_common import errors, limits
+from shoal_common import call_ends, errors, limits
+from shoal_common.request_ids import METADATA_KEY, request_id
 from shoal_gateway import call_metadata, deadlines, infer_messages, refusals
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_messages import InferRequest
-from shoal_gateway.request_ids import METADATA_KEY, request_id
 
 
 class CallerGone(Exception):
@@ -47,7 +47,7 @@ class InferStream:
             # What grpc does too, as soon as it has noticed.
             raise asyncio.CancelledError from None
         if self._stopping:
-            await refusals.abort(self._context, refusals.stopping(), self._asked_id or uuid.uuid4().hex)
+            await call_ends.abort(self._context, refusals.stopping(), self._asked_id or uuid.uuid4().hex)
 
     def stop(self) -> None:
         """Takes no more requests; the stream ends once those that it has are answered."""
@@ -62,7 +62,11 @@ class InferStream:
             raw = await self._context.read()
             if raw is grpc.aio.EOF:
                 return
-            tasks.create_task(self._answer(self._accept(raw)))
+            size = len(raw)
+            await self._dispatch.room.wait(size)
+            task = tasks.create_task(self._answer(self._accept(raw)))
+            # Not in the task: one that is cancelled before it begins gives nothing back.
+            task.add_done_callback(lambda _, size=size: self._dispatch.room.give_back(size))
 
     def _accept(self, raw: bytes) -> InferRequest:
         request = infer_messages.parse(raw)
@@ -91,7 +95,7 @@ class InferStream:
         try:
             response = await self._dispatch.encode(request.encode, Caller(name, budget_s, self._traceparent))
         except Exception as error:
-            return infer_messages.refused(request.request_id, refusals.typed(error, name), name)
+            return infer_messages.refused(request.request_id, call_ends.typed(error, name), name)
         finally:
             self._in_flight.discard(request.request_id)
         return infer_messages.answered(request.request_id, response)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import grpc
 
-from shoal_gateway import call_metadata, deadlines, refusals
+from shoal_common import call_ends
+from shoal_common.request_ids import METADATA_KEY, request_id
+from shoal_gateway import call_metadata, deadlines
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_stream import InferStream
-from shoal_gateway.request_ids import METADATA_KEY, request_id
 
 NAME = "shoal.v1.InferenceService"
 
@@ -38,9 +39,10 @@ class InferenceService:
         metadata = call_metadata.read(context)
         name = request_id(metadata.request_id)
         try:
-            response = await self._dispatch.encode(raw, Caller(name, budget_s, metadata.traceparent))
+            with self._dispatch.room.taken(len(raw)):
+                response = await self._dispatch.encode(raw, Caller(name, budget_s, metadata.traceparent))
         except Exception as error:
-            await refusals.abort(context, refusals.typed(error, name), name)
+            await call_ends.abort(context, call_ends.typed(error, name), name)
             raise  # abort has raised already
         context.set_trailing_metadata(((METADATA_KEY, name),))
         return response

@@ -11,7 +11,8 @@ from shoal_common.lanes import CLASSES
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
 
 log = logs.get("publishing")
-LANE_FULL = "maximum messages per subject exceeded"
+LANE_FULL = ("maximum messages per subject exceeded", "maximum bytes exceeded")
+"""What the broker says of a lane with too many units, and of a shard with too many bytes."""
 RETRY_S = 1.0
 
 
@@ -45,7 +46,7 @@ async def _publish(
     except BrokerTimeout:
         raise TimeoutError from None
     except ApiError as error:
-        if LANE_FULL in error.description:
+        if error.description in LANE_FULL:
             raise errors.overloaded("the model's queue is full; try again later", RETRY_S, "LANE_FULL") from None
         log.error("the queue refused a unit", request_id=unit.request_id, subject=subject, error=str(error))
         raise away() from None

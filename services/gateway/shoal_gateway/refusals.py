@@ -1,34 +1,11 @@
-"""How a CallError leaves the gateway: as the end of a call, within what HTTP/2 headers may hold."""
+"""Refusals that are the gateway's own, whatever was asked."""
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from shoal_common import errors
 
-import grpc
-from google.rpc import status_pb2
-from grpc_status import rpc_status
-
-from shoal_common import errors, logs
-from shoal_gateway.request_ids import METADATA_KEY
-
-log = logs.get("refusals")
 STOPPING_RETRY_S = 0.1
-HEADER_BYTES = 7 * 1024
-"""gRPC clients refuse metadata above 8 KiB by default; a status stands in it twice."""
-
-
-async def abort(context: grpc.aio.ServicerContext, error: errors.CallError, request_id: str) -> None:
-    """Ends the call with the error; raises, as grpc's abort does."""
-    status = rpc_status.to_status(fitted(error.status(request_id)))
-    await context.abort(status.code, status.details, (*status.trailing_metadata, (METADATA_KEY, request_id)))
-
-
-def typed(error: Exception, request_id: str) -> errors.CallError:
-    """The error itself if it is typed; INTERNAL for anything else, told in full only to the log."""
-    if isinstance(error, errors.CallError):
-        return error
-    log.error("request failed", request_id=request_id, exc_info=error)
-    return errors.internal()
+FULL_RETRY_S = 0.5
 
 
 def stopping() -> errors.CallError:
@@ -36,18 +13,10 @@ def stopping() -> errors.CallError:
     return errors.unavailable("this gateway is shutting down; open the stream again", STOPPING_RETRY_S, "STOPPING")
 
 
-def fitted(status: status_pb2.Status) -> status_pb2.Status:
-    """The status with its texts cut until it fits into a call's trailing metadata."""
-    while _header_bytes(status) > HEADER_BYTES:
-        if len(status.message) > 256:
-            status.message = status.message[: len(status.message) // 2] + "..."
-        elif len(status.details) > 1:
-            del status.details[1:]
-        else:
-            break
-    return status
-
-
-def _header_bytes(status: status_pb2.Status) -> int:
-    """The message percent-encoded and the whole in base64."""
-    return len(quote(status.message)) + status.ByteSize() * 4 // 3
+def full() -> errors.CallError:
+    """RESOURCE_EXHAUSTED, for a request that would not fit into this gateway's memory."""
+    return errors.overloaded(
+        "this gateway holds as many bytes of requests as it may; try again later, or send over Infer, which waits",
+        FULL_RETRY_S,
+        "GATEWAY_FULL",
+    )

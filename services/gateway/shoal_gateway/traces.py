@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
+from collections.abc import Callable
 
 from opentelemetry import trace
 
-from shoal_common import telemetry
+from shoal_common import limits, telemetry
 from shoal_common.errors import CallError
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-(?P<flags>[0-9a-f]{2})")
@@ -63,17 +65,28 @@ class Traced(Untraced):
 
 
 class Traces:
-    """Decides which requests are traced: those whose caller's are, and a share of the others."""
+    """Decides which requests are traced: so many a second of those whose caller's are, and a share of the others."""
 
-    def __init__(self, tracer: trace.Tracer, ratio: float) -> None:
+    def __init__(self, tracer: trace.Tracer, ratio: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._tracer = tracer
         self._ratio = 0.0 if isinstance(tracer, trace.NoOpTracer) else ratio
+        self._clock_s = clock_s
+        self._second = 0
+        self._callers = 0
 
     def begin(self, name: str, request_id: str, parent: str | None) -> Untraced:
         """The spans of a request; `parent` is the caller's W3C traceparent."""
         # Decided before a span is made: even one that is not sampled costs 8 µs.
         if parent is not None and (match := _TRACEPARENT.fullmatch(parent)):
-            sampled = bool(int(match["flags"], 16) & 1)
+            sampled = bool(int(match["flags"], 16) & 1) and self._may_follow()
         else:
             sampled = random.random() < self._ratio  # noqa: S311 - a coin for statistics
         return Traced(self._tracer, name, request_id, parent) if sampled else UNTRACED
+
+    def _may_follow(self) -> bool:
+        """Whether one more caller's trace is followed in this second: a caller's flag must not cost all others."""
+        second = int(self._clock_s())
+        if second != self._second:
+            self._second, self._callers = second, 0
+        self._callers += 1
+        return self._callers <= limits.CALLERS_TRACES_PER_S

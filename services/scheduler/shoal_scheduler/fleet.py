@@ -13,6 +13,8 @@ from shoal_scheduler.lane_state import lane_state
 
 REPORT_LIFE_S = 3.0
 """A worker reports each second; one that misses three is taken for gone."""
+READY_LATELY_S = 10.0
+"""A lane that had a ready worker within this time is not given up: a restart with its loading takes less."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Fleet:
         self._clock = clock
         self._members: dict[str, _Member] = {}
         self._wanted: tuple[Wanted, ...] | None = None
+        self._ready_s: dict[str, float] = {}
+        """When a worker last reported a lane READY, by token."""
 
     def want(self, models: Iterable[Wanted]) -> None:
         """Takes the registry's models. Until it is called no plan is made: an empty one would unload all."""
@@ -51,6 +55,9 @@ class Fleet:
             self._members[report.worker] = _Member(seat, report, self._clock())
         else:
             member.report, member.heard_s = report, self._clock()
+        for lane in report.lanes:
+            if lane.residency == scheduler_pb2.RESIDENCY_READY:
+                self._ready_s[lane.lane] = self._clock()
 
     def gone(self, seat: object, worker: str) -> None:
         """A seat ended; its worker is gone unless another seat has taken it over."""
@@ -64,6 +71,7 @@ class Fleet:
         silent = [name for name, member in self._members.items() if member.heard_s < oldest_s]
         for name in silent:
             del self._members[name]
+        self._ready_s = {lane: at_s for lane, at_s in self._ready_s.items() if self._is_lately(at_s)}
         return bool(silent)
 
     def plan(self, worker: str) -> tuple[str, ...] | None:
@@ -86,6 +94,18 @@ class Fleet:
             model.lane: [] for model in self._wanted or ()
         }
         for report in self.reports():
-            for lane in report.lanes:
-                views.setdefault(lane.lane, []).append((report, lane))
-        return {token: lane_state(token, seen) for token, seen in views.items()}
+            reported = {lane.lane: lane for lane in report.lanes}
+            for model in self._wanted or ():
+                if model.pool == report.pool and model.lane not in reported:
+                    # A worker that has not heard of its model yet may still serve it.
+                    reported[model.lane] = scheduler_pb2.WorkerLane(lane=model.lane)
+            for token, lane in reported.items():
+                views.setdefault(token, []).append((report, lane))
+        return {token: lane_state(token, seen, self._was_ready(token)) for token, seen in views.items()}
+
+    def _was_ready(self, lane: str) -> bool:
+        at_s = self._ready_s.get(lane)
+        return at_s is not None and self._is_lately(at_s)
+
+    def _is_lately(self, at_s: float) -> bool:
+        return self._clock() - at_s < READY_LATELY_S

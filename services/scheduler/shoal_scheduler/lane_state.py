@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from shoal.scheduler.v1 import scheduler_pb2
 
 RANK = {
-    scheduler_pb2.RESIDENCY_UNSPECIFIED: 0,
-    scheduler_pb2.RESIDENCY_ABSENT: 0,
-    scheduler_pb2.RESIDENCY_FAILED: 1,
+    # Below ABSENT: one worker that fails is no reason while another may still load.
+    scheduler_pb2.RESIDENCY_FAILED: 0,
+    scheduler_pb2.RESIDENCY_UNSPECIFIED: 1,
+    scheduler_pb2.RESIDENCY_ABSENT: 1,
     scheduler_pb2.RESIDENCY_LOADING: 2,
     scheduler_pb2.RESIDENCY_READY: 3,
 }
@@ -20,9 +21,14 @@ ABSOLUTE_CHANGE_MS = 1.0
 
 
 def lane_state(
-    token: str, seen: Sequence[tuple[scheduler_pb2.ReportRequest, scheduler_pb2.WorkerLane]]
+    token: str,
+    seen: Sequence[tuple[scheduler_pb2.ReportRequest, scheduler_pb2.WorkerLane]],
+    ready_lately: bool = False,
 ) -> scheduler_pb2.LaneState:
-    """A lane's state from the workers that report it.
+    """A lane's state from the workers that may serve it.
+
+    It is FAILED, which ends the calls that wait on it, only when every one of them says so and none was
+    ready lately: a worker that restarts is not seen, and will serve again.
 
     queued_ms is what workers hold and have not finished, plus what waits in the broker: all workers see
     the same queue there, so the largest guess counts once. wait_ms = queued ÷ drain; a lane that nobody
@@ -33,9 +39,12 @@ def lane_state(
     in_broker_ms = max((lane.pending_units * lane.unit_ms for _, lane in seen), default=0.0)
     queued_ms = sum(lane.backlog_ms for _, lane in seen) + in_broker_ms
     best = max((lane for _, lane in seen), key=lambda lane: RANK[lane.residency], default=None)
+    residency = best.residency if best and best.residency else scheduler_pb2.RESIDENCY_ABSENT
+    if residency == scheduler_pb2.RESIDENCY_FAILED and ready_lately:
+        residency = scheduler_pb2.RESIDENCY_ABSENT
     state = scheduler_pb2.LaneState(
         lane=token,
-        residency=best.residency if best and RANK[best.residency] else scheduler_pb2.RESIDENCY_ABSENT,
+        residency=residency,
         workers=len(ready),
         queued_ms=queued_ms,
         drain_ms_per_second=drain,

@@ -25,7 +25,7 @@ def start(options: MeshOptions, environment: Mapping[str, str] | None = None) ->
     state = StateFolder(options.state)
     state.make()
     log = state.log(NAME)
-    log_files.rotate(log)
+    log_files.bound(log)
     with log.open("ab") as stderr:
         return subprocess.Popen(
             [sys.executable, "-m", "shoal_supervisor", options.model_dump_json()],

@@ -94,7 +94,11 @@ def _configuration(kept: _Kept, state: StateFolder) -> str:
             f"server_name: {json.dumps('shoal-' + state.name)}",
             f"max_payload: {limits.NATS_PAYLOAD_BYTES}",
             f"authorization {{ token: {json.dumps(kept.token)} }}",
-            f"jetstream {{ store_dir: {json.dumps(str(state.broker))}, sync_interval: 1s }}",
+            "jetstream {",
+            f"  store_dir: {json.dumps(str(state.broker))}",
+            f"  max_file_store: {limits.BROKER_FILE_BYTES}",
+            "  sync_interval: 1s",
+            "}",
             f"pid_file: {json.dumps(str(state.broker / 'nats.pid'))}",
             "",
         )

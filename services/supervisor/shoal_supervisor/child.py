@@ -98,6 +98,11 @@ class Child:
             self.kill()
             await self._over.wait()
 
+    def bound_log(self) -> None:
+        """Cuts the log if it has grown too long."""
+        if log_files.bound(self._log):
+            self._log_start = 0
+
     def kill(self) -> None:
         """Kills the process and its descendants at once, for good."""
         self._stop.set()
@@ -120,7 +125,7 @@ class Child:
             os.close(write_end)
 
     async def _spawn(self, read_end: int) -> Process:
-        log_files.rotate(self._log)
+        self.bound_log()
         with self._log.open("ab") as log:
             self._log_start = log.tell()
             return await asyncio.create_subprocess_exec(

@@ -1,21 +1,30 @@
-"""Log files of processes: bounded at each start, and their last words."""
+"""Log files of processes: their bound, and their last words."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 KEPT_BYTES = 20_000_000
 TAIL_BYTES = 8_192
 
 
-def rotate(path: Path) -> None:
-    """Moves a file that has grown too long aside; one old file is kept."""
-    with contextlib.suppress(FileNotFoundError):
+def bound(path: Path) -> bool:
+    """Empties a file that has grown too long, whether it was; a copy of its end is kept.
+
+    Its process goes on appending to the same file, so what it writes between copy and cut is lost.
+    """
+    with contextlib.suppress(OSError):  # a full disk must not end the mesh: the file is cut next time
         if path.stat().st_size > KEPT_BYTES:
-            path.replace(path.with_name(path.name + ".1"))
+            with path.open("rb") as log, path.with_name(path.name + ".1").open("wb") as old:
+                log.seek(-KEPT_BYTES, os.SEEK_END)
+                shutil.copyfileobj(log, old)
+            os.truncate(path, 0)
+            return True
+    return False
 
 
 def last_words(path: Path, start: int = 0) -> str:

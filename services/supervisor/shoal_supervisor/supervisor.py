@@ -17,6 +17,7 @@ from shoal_supervisor.status_file import MeshStatus
 
 # A second more than a service gives its calls in flight.
 STOP_GRACE_S = 6.0
+LOGS_PERIOD_S = 30.0
 
 
 class Supervisor:
@@ -56,6 +57,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for child in self._children:
                 group.create_task(child.run())
+            bounding = group.create_task(self._bound_logs())
             reason = None
             try:
                 await _unless(stop, self._started(complete))
@@ -63,6 +65,7 @@ class Supervisor:
             except CannotStart as error:
                 reason = str(error)
             await self._stop_all(reason)
+            bounding.cancel()
         if reason:
             raise CannotStart(reason)
 
@@ -87,6 +90,13 @@ class Supervisor:
             members = [child for child in self._children if child.plan.stage is stage]
             await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in members))
         self._update(state="failed" if reason else "stopped")
+
+    async def _bound_logs(self) -> None:
+        """Keeps the logs of processes that live long in bounds, for ever."""
+        while True:
+            await asyncio.sleep(LOGS_PERIOD_S)
+            for child in self._children:
+                child.bound_log()
 
     def _changed(self) -> None:
         self._update()

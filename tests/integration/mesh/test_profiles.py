@@ -47,6 +47,18 @@ def test_unknown_keys_are_named(registry) -> None:
     assert refused(registry, {**GOOD, "encode": encode}).fields == ["profile.encode.dimension"]
 
 
+def test_no_profile_is_too_wrong_to_be_told(registry) -> None:
+    profile = yaml.safe_dump({**GOOD, "k" * 10_000: 1, **{f"key-{n}": n for n in range(60)}})
+    with pytest.raises(grpc.RpcError) as error:
+        registry.RegisterModel(
+            registry_pb2.RegisterModelRequest(profile=profile), timeout=10, metadata=(("x-request-id", "mine"),)
+        )
+    refusal = Refusal(error.value)
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT and refusal.request_id == "mine"
+    assert len(refusal.fields) > 10 and all(field.startswith("profile.k") for field in refusal.fields)
+    assert ("x-request-id", "mine") in error.value.trailing_metadata()  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "name: [", "a" * 300_000, "name: &a [*a]"])
 def test_what_is_no_profile(registry, text: str) -> None:
     refused(registry, text)

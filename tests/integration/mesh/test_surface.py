@@ -14,9 +14,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from shoal.v1 import models_pb2, models_pb2_grpc
+import shoal
+from shoal.v1 import inference_pb2, models_pb2, models_pb2_grpc
 from shoal_supervisor.embedded import EmbeddedMesh
 from tests.support import reference
+from tests.support.raw import RawClient
 
 BIN = Path(sys.executable).parent
 
@@ -34,6 +36,12 @@ def test_buf_curl_needs_nothing_of_ours(mesh: EmbeddedMesh) -> None:
     vector = np.frombuffer(base64.b64decode(tensor["data"]), "<f4")
     assert tensor["shape"] == [384]
     assert np.abs(vector - reference.encode(["Hello, Shoal"])[0]).max() <= 1e-4
+    with grpc.insecure_channel(mesh.address) as channel:
+        request = inference_pb2.EncodeRequest(model="minilm", items=[inference_pb2.Item(text="Hello, Shoal")])
+        ours = RawClient(channel).encode(request).results[0].dense
+    assert base64.b64decode(tensor["data"]) == ours.data, "the same text sent alone gives the same bytes"
+    with shoal.connect(mesh.address) as client:
+        assert client.encode(["Hello, Shoal"], model="minilm").tobytes() == ours.data
 
 
 def test_every_grpc_server_has_health_and_reflection(mesh: EmbeddedMesh) -> None:
@@ -65,9 +73,9 @@ def test_model_service(mesh: EmbeddedMesh) -> None:
 
 
 def test_command_line(mesh: EmbeddedMesh, tmp_path: Path) -> None:
-    shoal = [str(BIN / "shoal")]
+    command = [str(BIN / "shoal")]
     target = ["--target", mesh.address]
-    done = run(*shoal, "encode", "Hello, Shoal", "--json", *target)
+    done = run(*command, "encode", "Hello, Shoal", "--json", *target)
     assert done.returncode == 0, done.stderr
     vector = np.array(json.loads(done.stdout)["vector"], np.float32)
     assert np.abs(vector - reference.encode(["Hello, Shoal"])[0]).max() <= 1e-4
@@ -75,17 +83,17 @@ def test_command_line(mesh: EmbeddedMesh, tmp_path: Path) -> None:
     lines = tmp_path / "texts.jsonl"
     lines.write_text("".join(json.dumps({"id": f"t{n}", "text": f"text number {n}"}) + "\n" for n in range(300)))
     out = tmp_path / "vectors.npy"
-    done = run(*shoal, "encode", "--file", str(lines), "--out", str(out), *target)
+    done = run(*command, "encode", "--file", str(lines), "--out", str(out), *target)
     assert done.returncode == 0, done.stderr
     vectors = np.load(out)
     assert vectors.shape == (300, 384)
     assert np.abs(vectors[7] - reference.encode(["text number 7"])[0]).max() <= 1e-4
 
-    done = run(*shoal, "encode", "--json", *target, stdin="from\nstandard input\n")
+    done = run(*command, "encode", "--json", *target, stdin="from\nstandard input\n")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 2
-    done = run(*shoal, "models", "--json", *target)
+    done = run(*command, "models", "--json", *target)
     assert done.returncode == 0 and "minilm" in done.stdout
-    done = run(*shoal, "encode", "x", "--model", "minilmm", *target)
+    done = run(*command, "encode", "x", "--model", "minilmm", *target)
     assert done.returncode == 1 and "minilm" in done.stderr and "Traceback" not in done.stderr
-    done = run(*shoal, "status", "--state", str(mesh.state), "--json")
+    done = run(*command, "status", "--state", str(mesh.state), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
