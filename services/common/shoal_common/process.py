@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import uvloop
 from pydantic import ValidationError
 
-from shoal_common import logs
+from shoal_common import logs, telemetry
 from shoal_common.settings import ServiceSettings
 
 log = logs.get("process")
 Settings = TypeVar("Settings", bound=ServiceSettings)
-DRAIN_S = 8.0
+DRAIN_S = 5.5
 """From a stop to the end: more than any service gives its calls in flight."""
 
 
@@ -60,6 +60,7 @@ def run(name: str, settings_type: type[Settings], main: Main[Settings]) -> None:
     logs.configure(name, settings.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(_supervised(name, settings, main))
+    telemetry.flush()
     # Threads of libraries (grpc's, obstore's) must not keep a finished process alive.
     sys.stderr.flush()
     os._exit(status)

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -24,6 +24,8 @@ from shoal_common import limits
 TRACEPARENT = "traceparent"
 METRICS_PERIOD_MS = 10_000
 _propagator = TraceContextTextMapPropagator()
+_unsent: list[Callable[[int], bool]] = []
+"""What sends the spans and metrics that wait for their next export."""
 
 
 class TraceSettings(Protocol):
@@ -75,7 +77,9 @@ def configure(service: str, settings: TraceSettings) -> trace.Tracer:
         exporter = OTLPSpanExporter()
         period_ms = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", METRICS_PERIOD_MS))
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=period_ms)
-        metrics.set_meter_provider(MeterProvider([reader], resource))
+        meters = MeterProvider([reader], resource)
+        metrics.set_meter_provider(meters)
+        _unsent.append(meters.force_flush)
     elif settings.trace_file:
         exporter = FileExporter(Path(settings.trace_file))
     if exporter is None:
@@ -86,7 +90,14 @@ def configure(service: str, settings: TraceSettings) -> trace.Tracer:
         resource=resource,
     )
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
+    _unsent.append(provider.force_flush)
     return provider.get_tracer("shoal")
+
+
+def flush(timeout_ms: int = 1000) -> None:
+    """Sends what is not sent yet: a process calls it at its end."""
+    for send in _unsent:
+        send(timeout_ms)
 
 
 def parent_context(traceparent: str | None) -> trace.Context | None:  # pyright: ignore[reportPrivateImportUsage]
