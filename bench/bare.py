@@ -26,6 +26,8 @@ class Bare:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.bare"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        assert self._process.stdout
+        self._process.stdout.readline()  # It is loaded: from here on it uses the cores only when it is asked to.
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -121,6 +123,7 @@ def _serve() -> None:
 
         return {"ms": wide.submit(forwards).result()}
 
+    print("{}", flush=True)
     answers = {"throughput": throughput, "single": single}
     for line in sys.stdin:
         question = json.loads(line)

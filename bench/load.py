@@ -99,12 +99,13 @@ async def _main(address: str, kind: str, lengths: str, seconds: float, seed: int
         await asyncio.sleep(seconds)
         cpu = time.process_time() - cpu
         await callers
-    # Work is counted where it was done: an answer's share of the window in which it was computed.
+    # A request counts by the share of its time that lies in the window: with long requests the edges matter.
+    shares = [max(0.0, min(stop, end) - max(start, begin)) / (stop - start) for start, stop, _, _ in load.answers]
     counted = [a for a in load.answers if begin <= a[1] <= end]
     latencies = sorted((stop - start) * 1000 for start, stop, _, _ in counted)
     return {
-        "texts_per_s": len(counted) * load.texts_a_request / seconds,
-        "tokens_per_s": sum(tokens for _, _, tokens, _ in counted) / seconds,
+        "texts_per_s": sum(shares) * load.texts_a_request / seconds,
+        "tokens_per_s": sum(share * a[2] for share, a in zip(shares, load.answers, strict=True)) / seconds,
         "p50_ms": latencies[len(latencies) // 2] if latencies else None,
         "p99_ms": latencies[int(len(latencies) * 0.99)] if latencies else None,
         "cpu_cores": cpu / seconds,
