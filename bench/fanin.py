@@ -37,7 +37,7 @@ def _measure(running, lengths: str, rounds: int) -> dict:
         whole = load.run(running.address, "unary64", lengths, SECONDS, seed, IN_FLIGHT)
         cpu = mesh.cpu_seconds(running)
         single = load.run(running.address, "infer1", lengths, SECONDS, seed, CALLERS)
-        cpus.append(mesh.cores(cpu, mesh.cpu_seconds(running), SECONDS + load.RAMP_UP_S))
+        cpus.append(mesh.cores(cpu, mesh.cpu_seconds(running), single["loaded_s"]))
         again = load.run(running.address, "unary64", lengths, SECONDS, seed, IN_FLIGHT)
         ratios.append(single["texts_per_s"] / statistics.mean([whole["texts_per_s"], again["texts_per_s"]]))
         singles.append(single)

@@ -21,13 +21,16 @@ from bench import texts
 from shoal.v1 import inference_pb2 as pb
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-RAMP_UP_S = 1.5
+EDGE_S = 1.5
+"""Load before and after the window that counts; longer where a request itself takes longer."""
+LONG_EDGE_S = 8.0
 
 
 def run(address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int) -> dict[str, Any]:
     """Runs a load in its own process: `unary64`, `infer1` (streams of one text) or `unary1`.
 
-    Returns texts_per_s, tokens_per_s, p50_ms, cpu_cores of the generator, mean_batch_texts and failed.
+    Returns texts_per_s, tokens_per_s, p50_ms, p99_ms, cpu_cores of the generator, mean_batch_texts, failed, and
+    loaded_s: how long the mesh was under load in all.
     """
     arguments = [address, kind, lengths, str(seconds), str(seed), str(in_flight)]
     done = subprocess.run([sys.executable, "-m", "bench.load", *arguments], capture_output=True, text=True, check=False)
@@ -90,15 +93,18 @@ class Load:
 async def _main(address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int) -> dict[str, Any]:
     load = Load(lengths, seed, 64 if kind == "unary64" else 1)
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
-        begin = time.perf_counter() + RAMP_UP_S
+        edge_s = LONG_EDGE_S if (kind, lengths) == ("unary64", "128") else EDGE_S
+        began = time.perf_counter()
+        begin = began + edge_s
         end = begin + seconds
         one = load.stream if kind == "infer1" else load.unary
-        callers = asyncio.gather(*[one(channel, end) for _ in range(in_flight)])
-        await asyncio.sleep(RAMP_UP_S)
+        callers = asyncio.gather(*[one(channel, end + edge_s) for _ in range(in_flight)])
+        await asyncio.sleep(edge_s)
         cpu = time.process_time()
         await asyncio.sleep(seconds)
         cpu = time.process_time() - cpu
         await callers
+        loaded_s = time.perf_counter() - began
     # A request counts by the share of its time that lies in the window: with long requests the edges matter.
     shares = [max(0.0, min(stop, end) - max(start, begin)) / (stop - start) for start, stop, _, _ in load.answers]
     counted = [a for a in load.answers if begin <= a[1] <= end]
@@ -111,6 +117,7 @@ async def _main(address: str, kind: str, lengths: str, seconds: float, seed: int
         "cpu_cores": cpu / seconds,
         "mean_batch_texts": _mean_batch([a[3] for a in counted], kind),
         "failed": load.failed,
+        "loaded_s": loaded_s,
     }
 
 

@@ -42,7 +42,7 @@ def _measure(running, bare: Bare, lengths: str, rounds: int) -> dict:
     for seed in range(rounds):
         cpu = mesh.cpu_seconds(running)
         measured = load.run(running.address, "unary64", lengths, SECONDS, seed, IN_FLIGHT)
-        used = mesh.cores(cpu, mesh.cpu_seconds(running), SECONDS + load.RAMP_UP_S)
+        used = mesh.cores(cpu, mesh.cpu_seconds(running), measured["loaded_s"])
         after = bare.throughput(lengths, seed, BARE_SECONDS)
         best = statistics.mean([max(before.values()), max(after.values())])
         ratios.append(measured["tokens_per_s"] / best)
