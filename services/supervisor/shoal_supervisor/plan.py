@@ -69,7 +69,6 @@ def plan(
         "SHOAL_NATS_TOKEN": broker.token,
         "SHOAL_REGISTRY": socket_of("registry"),
         "SHOAL_SCHEDULER": socket_of("scheduler"),
-        "SHOAL_LORA_STORE": socket_of("lora-store"),
         "SHOAL_EXIT_WITH_PARENT": "1",
         "SHOAL_TRACE_FILE": str(state.traces),
         "SHOAL_TRACE_RATIO": str(options.trace_ratio),
