@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from shoal.sidecar.v1 import sidecar_pb2
 from shoal_common import limits
-from shoal_worker.unit import HeldUnit
+from shoal_worker.decisions.unit import HeldUnit
 
 ADMIT_BYTES = 8 * limits.MIB
 """A message is closed before it grows beyond this; only a unit that is larger alone goes over it."""

@@ -71,7 +71,7 @@ class Attach:
         log.info("attached to the sidecar", instance=first.welcome.instance)
         writer = asyncio.create_task(self._write(call))
         try:
-            self._listener.attached(list(first.welcome.unit_ids))
+            self._listener.attached()
             while isinstance(response := await call.read(), sidecar_pb2.AttachResponse):
                 self._listener.heard(response)
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shoal_common import limits
+from shoal_worker.decisions.unit import HeldUnit, Stage
 from shoal_worker.remembered import Remembered
-from shoal_worker.unit import HeldUnit, Stage
 
 
 class Held:

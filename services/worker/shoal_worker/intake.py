@@ -11,9 +11,9 @@ from google.rpc import code_pb2
 from shoal.work.v1 import work_pb2
 from shoal_common import lanes, limits
 from shoal_common.errors import CallError
+from shoal_worker.decisions.unit import HeldUnit
 from shoal_worker.delivery import Pulled
 from shoal_worker.held import Held
-from shoal_worker.unit import HeldUnit
 
 MALFORMED = "MALFORMED_UNIT"
 DELIVERY_LIMIT = "DELIVERY_LIMIT"

@@ -14,9 +14,9 @@ from nats.aio.subscription import Subscription
 
 from shoal_common import lanes, logs, queue_setup, telemetry
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
+from shoal_worker.decisions.pull_plan import WAIT_S, Order
 from shoal_worker.delivery import Pulled, parse
 from shoal_worker.outbox import Outbox
-from shoal_worker.pull_plan import WAIT_S, Order
 
 log = logs.get("pulls")
 NANOSECONDS = 1_000_000_000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shoal.work.v1 import work_pb2
-from shoal_worker.unit import HeldUnit
+from shoal_worker.decisions.unit import HeldUnit
 
 PART_BYTES = 64
 """A result's tags and lengths, at most."""

@@ -6,11 +6,11 @@ from collections import defaultdict
 
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal_worker import metrics
-from shoal_worker.dispatch import Dispatch
+from shoal_worker.decisions.dispatch import Dispatch
+from shoal_worker.decisions.unit import Stage
 from shoal_worker.held import Held
 from shoal_worker.residency import Residency
 from shoal_worker.settings import WorkerSettings
-from shoal_worker.unit import Stage
 
 
 def build(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from shoal.work.v1 import work_pb2
 from shoal_common import limits
 from shoal_common.nats_session import Session
+from shoal_worker.decisions.unit import HeldUnit, Stage
 from shoal_worker.replies import Reply, pack
-from shoal_worker.unit import HeldUnit, Stage
 
 
 class Results:

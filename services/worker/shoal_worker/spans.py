@@ -9,7 +9,7 @@ from opentelemetry.trace import Tracer
 
 from shoal.sidecar.v1 import sidecar_pb2
 from shoal_common import telemetry
-from shoal_worker.unit import HeldUnit
+from shoal_worker.decisions.unit import HeldUnit
 
 
 class Spans:

@@ -24,8 +24,9 @@ from shoal_common.registry_view import RegistryView
 from shoal_worker import admits, dead_letters, metrics, report
 from shoal_worker.acks import Acks
 from shoal_worker.attach import Attach
+from shoal_worker.decisions.dispatch import Dispatch
+from shoal_worker.decisions.unit import HeldUnit, Stage
 from shoal_worker.delivery import Pulled
-from shoal_worker.dispatch import Dispatch
 from shoal_worker.held import Held
 from shoal_worker.intake import Fate, Judgement, judge
 from shoal_worker.models import Models
@@ -36,7 +37,6 @@ from shoal_worker.residency import Residency
 from shoal_worker.results import Results
 from shoal_worker.settings import WorkerSettings
 from shoal_worker.spans import Spans
-from shoal_worker.unit import HeldUnit, Stage
 
 log = logs.get("worker")
 TICK_S = 0.25

@@ -8,10 +8,10 @@ import pytest
 
 from shoal.work.v1 import work_pb2
 from shoal_common import limits
+from shoal_worker.decisions.unit import INTERACTIVE, Stage
 from shoal_worker.delivery import Delivery, Pulled, parse
 from shoal_worker.held import Held
 from shoal_worker.intake import DELIVERY_LIMIT, MALFORMED, Fate, Judgement, judge
-from shoal_worker.unit import INTERACTIVE, Stage
 from tests.unit.worker.units import unit
 
 NOW_S = 1_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from shoal_worker.unit import INTERACTIVE, HeldUnit
+from shoal_worker.decisions.unit import INTERACTIVE, HeldUnit
 
 _ids = itertools.count()
 DIGEST = "d" * 64

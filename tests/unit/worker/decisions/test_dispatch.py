@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from shoal_common.profile import Cost
-from shoal_worker.batching import BULK_MS, INTERACTIVE_MS, Batch
-from shoal_worker.dispatch import Dispatch
-from shoal_worker.pull_plan import Order
-from shoal_worker.unit import BULK, INTERACTIVE, HeldUnit, Stage
+from shoal_worker.decisions.batching import BULK_MS, INTERACTIVE_MS, Batch
+from shoal_worker.decisions.dispatch import Dispatch
+from shoal_worker.decisions.pull_plan import Order
+from shoal_worker.decisions.unit import BULK, INTERACTIVE, HeldUnit, Stage
 from tests.unit.worker.units import DIGEST, unit
 
 SEED = Cost(batch_ms=3.0, token_us=100.0)

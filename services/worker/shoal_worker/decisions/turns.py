@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal_worker.unit import BULK, INTERACTIVE
+from shoal_worker.decisions.unit import BULK, INTERACTIVE
 
 BULK_SHARE = 0.1
 """Share of the device that bulk work gets while interactive work takes all it can."""

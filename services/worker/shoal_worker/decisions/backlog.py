@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 
-from shoal_worker.unit import HeldUnit, Stage
+from shoal_worker.decisions.unit import HeldUnit, Stage
 
 
 class Queue:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from shoal_worker.pull_plan import DRY_S, GRACE_S, PAUSE_S, UNSEEN_S, WAIT_S, PullPlan
-from shoal_worker.unit import BULK, INTERACTIVE
+from shoal_worker.decisions.pull_plan import DRY_S, GRACE_S, PAUSE_S, UNSEEN_S, WAIT_S, PullPlan
+from shoal_worker.decisions.unit import BULK, INTERACTIVE
 
 
 def plan_of(*lanes: str, seed: int = 1) -> PullPlan:

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal_common.profile import Cost
-from shoal_worker import batching, credit
-from shoal_worker.backlog import Backlog
-from shoal_worker.batching import Batch
-from shoal_worker.cost import CostModel
-from shoal_worker.device import Device
-from shoal_worker.meter import Meter, Reading
-from shoal_worker.pull_plan import DRY_S, Order, PullPlan
-from shoal_worker.turns import Turns
-from shoal_worker.unit import BULK, INTERACTIVE, HeldUnit, Stage
+from shoal_worker.decisions import batching, credit
+from shoal_worker.decisions.backlog import Backlog
+from shoal_worker.decisions.batching import Batch
+from shoal_worker.decisions.cost import CostModel
+from shoal_worker.decisions.device import Device
+from shoal_worker.decisions.meter import Meter, Reading
+from shoal_worker.decisions.pull_plan import DRY_S, Order, PullPlan
+from shoal_worker.decisions.turns import Turns
+from shoal_worker.decisions.unit import BULK, INTERACTIVE, HeldUnit, Stage
 
 PULL_LEAD_MS = 20.0
 """A busy worker pulls so long before a stream is predicted to be free: the pull, tokenizing and sending take

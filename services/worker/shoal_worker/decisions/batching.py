@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal_common import limits
-from shoal_worker.backlog import Backlog, Queue
-from shoal_worker.cost import CostModel
-from shoal_worker.turns import TURN_MS, Turns
-from shoal_worker.unit import INTERACTIVE, HeldUnit, Stage
+from shoal_worker.decisions.backlog import Backlog, Queue
+from shoal_worker.decisions.cost import CostModel
+from shoal_worker.decisions.turns import TURN_MS, Turns
+from shoal_worker.decisions.unit import INTERACTIVE, HeldUnit, Stage
 
 INTERACTIVE_MS = 60.0
 """An interactive unit that meets a busy device waits for about one batch: with two CPU streams that is

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from shoal_common.profile import Cost
-from shoal_worker.cost import MEAN_UNITS, SCALE_BOUND, CostModel
+from shoal_worker.decisions.cost import MEAN_UNITS, SCALE_BOUND, CostModel
 
 SEED = Cost(batch_ms=3.0, token_us=95.0, squared_token_ns=40.0, item_us=40.0)
 

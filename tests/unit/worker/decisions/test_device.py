@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal_worker.device import Device
+from shoal_worker.decisions.device import Device
 
 
 def test_an_idle_device_is_free() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shoal_common.profile import Cost
-from shoal_worker import batching, credit
-from shoal_worker.backlog import Backlog
-from shoal_worker.batching import BATCH_ITEMS, BATCH_TOKENS, BULK_MS, INTERACTIVE_MS
-from shoal_worker.cost import CostModel
-from shoal_worker.turns import TURN_MS, Turns
-from shoal_worker.unit import BULK, INTERACTIVE, HeldUnit, Stage
+from shoal_worker.decisions import batching, credit
+from shoal_worker.decisions.backlog import Backlog
+from shoal_worker.decisions.batching import BATCH_ITEMS, BATCH_TOKENS, BULK_MS, INTERACTIVE_MS
+from shoal_worker.decisions.cost import CostModel
+from shoal_worker.decisions.turns import TURN_MS, Turns
+from shoal_worker.decisions.unit import BULK, INTERACTIVE, HeldUnit, Stage
 from tests.unit.worker.units import DIGEST, unit
 
 COST = CostModel(Cost(batch_ms=3.0, token_us=100.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal_worker.meter import FULL_SPEED, Meter
+from shoal_worker.decisions.meter import FULL_SPEED, Meter
 
 
 def test_a_reading_covers_the_period_since_the_last() -> None:
