@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -44,6 +45,14 @@ def up(
     ] = None,
     trace_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of requests that are traced.")] = 0.01,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What is logged.")] = "info",
+    nats: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="A JetStream broker that you run (nats://host:port, max_payload 4 MiB), in place of an embedded one. "
+            "Its token is read from SHOAL_NATS_TOKEN.",
+        ),
+    ] = "",
 ) -> None:
     """Run a whole mesh on this machine until Ctrl-C.
 
@@ -67,6 +76,8 @@ def up(
         models=tuple(model or ["minilm"]),
         trace_ratio=trace_ratio,
         log_level=log_level,
+        nats_url=nats,
+        nats_token=os.environ.get("SHOAL_NATS_TOKEN", "") if nats else "",
     )
     wants_request = sys.stdout.isatty() if first_request is None else first_request
     try:

@@ -25,6 +25,7 @@ class Broker:
     """How to run the broker, and how to reach it."""
 
     command: tuple[str, ...]
+    """Empty for a broker that others run."""
     url: str
     token: str
 
@@ -51,6 +52,11 @@ def prepare(state: StateFolder) -> Broker:
         url=f"nats://{ports.HOST}:{kept.port}",
         token=kept.token,
     )
+
+
+def external(url: str, token: str) -> Broker:
+    """A broker that others run and keep."""
+    return Broker((), url, token)
 
 
 def find_binary() -> Path:

@@ -46,14 +46,15 @@ def prepared(options: MeshOptions, say: Callable[[str], None]) -> Iterator[Prepa
     models = requested_models.names_of(options.models)
     with state.held(), alive_lock(state) as alive:
         ports.check_free(options.port)
-        broker.find_binary()
+        if not options.nats_url:
+            broker.find_binary()
         sidecar = sidecar_build.sidecar_binary(say)
         with runtime_folder(state) as sockets:
             processes = plan(
                 options,
                 state,
                 sockets,
-                broker.prepare(state),
+                broker.external(options.nats_url, options.nats_token) if options.nats_url else broker.prepare(state),
                 sidecar,
                 inherited_environment(),
             )

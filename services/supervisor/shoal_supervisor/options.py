@@ -31,6 +31,9 @@ class MeshOptions(BaseModel):
     """Names of the catalogue, or paths of profile files."""
     trace_ratio: float = Field(default=0.01, ge=0, le=1)
     log_level: LogLevel = "info"
+    nats_url: str = Field(default="", pattern=r"^(nats://\S+)?$")
+    """A broker that others run, in place of one of the mesh's own."""
+    nats_token: str = ""
     exit_with_parent: bool = False
     """The supervisor itself ends when its standard input closes."""
 

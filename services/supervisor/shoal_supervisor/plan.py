@@ -83,6 +83,10 @@ def plan(
             name, (sys.executable, "-m", module), {**everywhere, "SHOAL_LISTEN": listen, **own}, listen, stage
         )
 
+    marked = {**inherited, MARKER: str(state.path)}
+    own_broker = (
+        [ProcessPlan("nats", broker.command, marked, broker.url, Stage.BROKER, broker.token)] if broker.command else []
+    )
     share = str(max(1, options.cores // options.workers))
     return [
         # First, for its runtime imports torch, which takes longer than all else.
@@ -99,9 +103,7 @@ def plan(
             socket_of("sidecar"),
             Stage.SIDECAR,
         ),
-        ProcessPlan(
-            "nats", broker.command, {**inherited, MARKER: str(state.path)}, broker.url, Stage.BROKER, broker.token
-        ),
+        *own_broker,
         service(
             "registry",
             "shoal_registry",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal_supervisor.broker import Broker
+from shoal_supervisor.broker import Broker, external
 from shoal_supervisor.leftovers import MARKER
 from shoal_supervisor.options import MeshOptions
 from shoal_supervisor.plan import ProcessPlan, Stage, plan
@@ -14,12 +14,12 @@ from shoal_supervisor.state import StateFolder
 BROKER = Broker(command=("sh", "guard", "nats-server"), url="nats://127.0.0.1:20001", token="secret")
 
 
-def planned(**options: object) -> dict[str, ProcessPlan]:
+def planned(broker: Broker = BROKER, **options: object) -> dict[str, ProcessPlan]:
     processes = plan(
         MeshOptions.model_validate({"port": 50_051, "cores": 8, **options}),
         StateFolder(Path("/state")),
         Path("/run/shoal-0"),
-        BROKER,
+        broker,
         Path("/bin/shoal-sidecar"),
         {"PATH": "/bin"},
     )
@@ -28,6 +28,13 @@ def planned(**options: object) -> dict[str, ProcessPlan]:
 
 def test_the_sidecar_is_first_and_the_broker_second():
     assert list(planned())[:2] == ["sidecar", "nats"]
+
+
+def test_a_broker_that_others_run_is_used_and_not_started():
+    processes = planned(external("nats://10.0.0.1:4222", "theirs"))
+    assert "nats" not in processes
+    environment = processes["gateway"].environment
+    assert (environment["SHOAL_NATS_URL"], environment["SHOAL_NATS_TOKEN"]) == ("nats://10.0.0.1:4222", "theirs")
 
 
 def test_every_process_of_the_mesh_is_there():
