@@ -33,8 +33,8 @@ unit: env ## tests that need no process
 integration: env sidecar ## tests of processes and of the running mesh
 	$(BIN)/python -m pytest tests/integration
 
-chaos: env sidecar ## faults under load
-	$(BIN)/python -m pytest tests/chaos
+chaos: env sidecar ## faults under load, ten minutes of them by force
+	SHOAL_FORCE_S=$${SHOAL_FORCE_S:-600} $(BIN)/python -m pytest -s tests/chaos
 
 env: ## the virtual environment and the stubs, when what they are made from changed
 	@$(PYTHON) tools/environment.py

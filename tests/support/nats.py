@@ -63,6 +63,12 @@ class NatsServer:
                 self.kill()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def restart(self) -> None:
         """Kills it and starts it on the same store, port and token."""
         self.kill()
