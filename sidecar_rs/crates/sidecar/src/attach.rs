@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use shoal_exchange::{ModelKey, Offered, Resident, Standing};
 use shoal_proto::shoal::sidecar::v1::attach_request::Message as Request;
 use shoal_proto::shoal::sidecar::v1::attach_response::Message as Response;
 use shoal_proto::shoal::sidecar::v1::{
-    Admit, Admitted, AttachRequest, BatchRefused, Hello, Release, RunBatch, Welcome,
+    Admit, Admitted, AttachRequest, BatchRefused, Hello, Offer, Release, ReturnUnits, RunBatch,
+    State, Welcome,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use crate::admit;
 use crate::batch::Batch;
-use crate::hold::{Hold, HoldEnded};
+use crate::hold::{Hold, HoldEnded, Speaker};
 use crate::outbox::Outbox;
 use crate::roster::{Roster, Seat};
 use crate::tokenize::Pool;
@@ -34,7 +36,7 @@ pub struct Services {
 struct Stream {
     services: Services,
     seat: Seat,
-    outbox: Outbox,
+    speaker: Speaker,
 }
 
 /// Serves a stream until it ends, is replaced, or the sidecar stops.
@@ -43,28 +45,25 @@ pub async fn serve(services: Services, mut requests: Streaming<AttachRequest>, o
         Ok(hello) => hello,
         Err(status) => return outbox.close(status),
     };
+    // Before it joins: from then on units may be granted to it.
+    outbox.send(Response::Welcome(Welcome {
+        instance: services.instance.as_ref().to_owned(),
+    }));
     let seat = match services.roster.join(hello, outbox.clone()).await {
         Ok(seat) => seat,
         Err(error) => return outbox.close(Status::unavailable(error.to_string())),
     };
-    tracing::info!(
-        worker = seat.worker,
-        units = seat.unit_ids.len(),
-        "a worker is here"
-    );
-    outbox.send(Response::Welcome(Welcome {
-        instance: services.instance.as_ref().to_owned(),
-        unit_ids: seat.unit_ids.clone(),
-    }));
+    tracing::info!(worker = seat.worker, "a worker is here");
     seat.device.attach(outbox.clone()).await;
+    let worker = seat.worker.clone();
     let stream = Stream {
         services,
         seat,
-        outbox,
+        speaker: Speaker { worker, outbox },
     };
     let status = stream.read(&mut requests).await;
     tracing::info!(worker = stream.seat.worker, %status, "a worker's stream ended");
-    stream.outbox.close(status);
+    stream.speaker.outbox.close(status);
     stream.services.roster.leave(stream.seat).await;
 }
 
@@ -88,7 +87,7 @@ impl Stream {
         loop {
             let request = tokio::select! {
                 request = requests.message() => request,
-                () = self.outbox.closed() => return Status::aborted("nobody reads the answers"),
+                () = self.speaker.outbox.closed() => return Status::aborted("nobody reads the answers"),
                 () = self.services.shutdown.cancelled() => {
                     return Status::unavailable("the sidecar is shutting down");
                 }
@@ -108,6 +107,7 @@ impl Stream {
     }
 
     async fn obey(&self, message: Request) -> Result<(), HoldEnded> {
+        let hold = &self.services.hold;
         match message {
             Request::Hello(_) => {}
             Request::LoadModel(load) => self.seat.device.load(load).await,
@@ -116,10 +116,12 @@ impl Stream {
             Request::RunBatch(batch) => self.run_batch(batch).await,
             Request::Release(Release { unit_ids }) => {
                 self.seat.device.release(unit_ids.clone()).await;
-                self.services
-                    .hold
-                    .release(&self.seat.worker, unit_ids)
-                    .await;
+                hold.release(&self.speaker, unit_ids).await;
+            }
+            Request::State(state) => hold.post(&self.speaker, standing(state)).await,
+            Request::Offer(said) => hold.offer(&self.speaker, offer(said)).await,
+            Request::ReturnUnits(ReturnUnits { unit_ids }) => {
+                hold.give_back(&self.speaker, unit_ids).await;
             }
         }
         Ok(())
@@ -130,11 +132,10 @@ impl Stream {
         let read = admit::read(admit, |digest| self.seat.device.model(digest));
         if !read.refused.is_empty() {
             let units = read.refused;
-            self.outbox.send(Response::Admitted(Admitted { units }));
+            let refused = Response::Admitted(Admitted { units });
+            self.speaker.outbox.send(refused);
         }
-        let wanted = hold
-            .admit(&self.seat.worker, &self.outbox, read.deliveries)
-            .await?;
+        let wanted = hold.admit(&self.speaker, read.deliveries).await?;
         let arrivals = read.arrivals.into_iter().zip(wanted);
         let new = arrivals.filter_map(|(arrival, is_wanted)| is_wanted.then_some(arrival));
         pool.tokenize(new.collect()).await;
@@ -150,8 +151,9 @@ impl Stream {
         } = request;
         let key = self.services.batches.fetch_add(1, Ordering::Relaxed);
         let hold = &self.services.hold;
-        let claimed = hold.claim(&self.seat.worker, key, unit_ids).await;
-        let (outbox, device) = (self.outbox.clone(), self.seat.device.clone());
+        let claimed = hold.claim(&self.speaker, key, unit_ids).await;
+        let outbox = self.speaker.outbox.clone();
+        let device = self.seat.device.clone();
         tokio::spawn(async move {
             match claimed.await {
                 Ok(Ok(units)) => {
@@ -163,8 +165,33 @@ impl Stream {
                     not_owned: error.units,
                     model_not_ready: false,
                 })),
-                Err(_) => tracing::debug!(batch_id, "the sidecar is shutting down"),
+                Err(_) => tracing::debug!(batch_id, "nobody waits for this batch any more"),
             }
         });
     }
+}
+
+fn standing(state: State) -> Standing {
+    let residents = state.residents.into_iter().map(|resident| Resident {
+        model: ModelKey {
+            profile_digest: resident.profile_digest,
+            adapter_digest: resident.adapter_digest,
+        },
+        load_ms: resident.load_ms,
+    });
+    Standing {
+        free_in_ms: state.free_in_ms,
+        room_ms: state.room_ms,
+        residents: residents.collect(),
+        grants_seen: state.grants_seen,
+    }
+}
+
+fn offer(offer: Offer) -> Vec<Offered> {
+    let units = offer.units.into_iter().map(|unit| Offered {
+        unit: unit.unit_id,
+        cost_ms: unit.cost_ms,
+        starts_in_ms: unit.starts_in_ms,
+    });
+    units.collect()
 }

@@ -1,5 +1,7 @@
 //! What can be wrong with an item or a unit, as callers read it: code, reason and message.
 
+use std::io::ErrorKind;
+
 use prost::Message;
 use shoal_proto::google::rpc::{ErrorInfo, Status};
 use shoal_proto::shoal::v1::ItemStatus;
@@ -26,6 +28,13 @@ pub enum ItemFault {
         limits::TEXT_BYTES
     )]
     TooLarge { bytes: usize },
+    #[error("item.media has no data")]
+    MediaEmpty,
+    #[error(
+        "item.media.data has {bytes} bytes, at most {} are allowed",
+        limits::MEDIA_BYTES
+    )]
+    MediaTooLarge { bytes: usize },
     #[error("the text has {}{tokens} tokens, at most {limit} are allowed; shorten it or set truncation to END", if *.at_least { "at least " } else { "" })]
     TooLong {
         tokens: usize,
@@ -44,16 +53,30 @@ pub enum ItemFault {
     Runtime(String),
     #[error("the runtime ended while it computed this item")]
     RuntimeCrashed,
+    #[error("the item's file cannot be read on this machine: {0}")]
+    Unreadable(ErrorKind),
+    #[error(
+        "the item is too large for the queue, and came back from object storage with other bytes; try again"
+    )]
+    Damaged,
+    #[error("{message}")]
+    NotFetched {
+        code: i32,
+        reason: String,
+        message: String,
+    },
 }
 
 impl ItemFault {
-    fn kind(&self) -> (Code, &'static str) {
+    fn kind(&self) -> (Code, &str) {
         match self {
             Self::Malformed(_) => (Code::InvalidArgument, "ITEM_MALFORMED"),
             Self::MediaUnsupported { .. } => (Code::InvalidArgument, "ITEM_MEDIA_UNSUPPORTED"),
-            Self::Empty(_) => (Code::InvalidArgument, "ITEM_EMPTY"),
+            Self::Empty(_) | Self::MediaEmpty => (Code::InvalidArgument, "ITEM_EMPTY"),
             Self::IdTooLong { .. } => (Code::InvalidArgument, "ITEM_ID_TOO_LONG"),
-            Self::TooLarge { .. } => (Code::InvalidArgument, "ITEM_TOO_LARGE"),
+            Self::TooLarge { .. } | Self::MediaTooLarge { .. } => {
+                (Code::InvalidArgument, "ITEM_TOO_LARGE")
+            }
             Self::TooLong { .. } => (Code::InvalidArgument, "ITEM_TOO_LONG"),
             Self::NoRoom { .. } => (Code::InvalidArgument, "ITEM_NO_ROOM"),
             Self::Tokenizer(_) => (Code::Internal, "TOKENIZER_ERROR"),
@@ -61,6 +84,9 @@ impl ItemFault {
             Self::BeyondF16 => (Code::OutOfRange, "BEYOND_F16"),
             Self::Runtime(_) => (Code::Internal, "RUNTIME_ERROR"),
             Self::RuntimeCrashed => (Code::Internal, "RUNTIME_CRASHED"),
+            Self::Unreadable(_) => (Code::Unavailable, "BLOB_STORAGE_FAILED"),
+            Self::Damaged => (Code::DataLoss, "BLOB_DAMAGED"),
+            Self::NotFetched { code, reason, .. } => (Code::from_i32(*code), reason),
         }
     }
 

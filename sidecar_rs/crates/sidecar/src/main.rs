@@ -38,48 +38,67 @@ use tokio_util::sync::CancellationToken;
 use attach::Services;
 use hold::Hold;
 use roster::Roster;
-use runtimes::Torch;
+use runtimes::{Runtimes, Sim, SimFile, Torch};
 use settings::Settings;
 use tokenize::Pool;
 use warm::Warm;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// Exit status when the settings are wrong: another start will not mend it.
+const WRONG_SETTINGS: u8 = 2;
+
 fn main() -> ExitCode {
     let settings = Settings::parse();
     logs::start(settings.log_level);
-    match run(&settings) {
+    let sim = match checked(&settings) {
+        Ok(sim) => sim,
+        Err(error) => return cannot_run(&error, ExitCode::from(WRONG_SETTINGS)),
+    };
+    match run(&settings, sim) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the sidecar cannot run");
-            ExitCode::FAILURE
-        }
+        Err(error) => cannot_run(&error, ExitCode::FAILURE),
     }
 }
 
-fn run(settings: &Settings) -> Result<(), Failure> {
+/// What the settings say of simulated devices, if they are right.
+fn checked(settings: &Settings) -> Result<Option<SimFile>, Failure> {
     settings.check_paths()?;
+    let path = settings.sim.as_deref();
+    Ok(path.map(SimFile::read).transpose()?)
+}
+
+fn cannot_run(error: &Failure, code: ExitCode) -> ExitCode {
+    tracing::error!(%error, "the sidecar cannot run");
+    code
+}
+
+fn run(settings: &Settings, sim: Option<SimFile>) -> Result<(), Failure> {
     std::fs::create_dir_all(&settings.runtime_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(serve(settings))
+    runtime.block_on(serve(settings, sim))
 }
 
-async fn serve(settings: &Settings) -> Result<(), Failure> {
+async fn serve(settings: &Settings, sim: Option<SimFile>) -> Result<(), Failure> {
     let shutdown = CancellationToken::new();
     parent::follow_signals(shutdown.clone())?;
     if settings.follows_parent() {
         parent::follow_parent(shutdown.clone())?;
     }
-    let (warm, keep_warm) = Warm::start(settings.python.clone(), shutdown.clone());
+    let python = settings.python.clone();
+    let (warm, keep_warm) = Warm::start(python, settings.lazy_torch, shutdown.clone());
     let keep_warm = tokio::spawn(keep_warm);
-    let torch = Arc::new(Torch::new(warm, settings.runtime_dir.clone()));
+    let runtimes = Runtimes {
+        torch: Arc::new(Torch::new(warm, settings.runtime_dir.clone())),
+        sim: Arc::new(Sim::new(sim)),
+    };
     let hold = Hold::start();
     let services = Services {
         instance: instance().into(),
-        roster: Roster::start(torch, hold.clone()),
+        roster: Roster::start(runtimes, hold.clone()),
         pool: Pool::start(settings.tokenizers(), &hold)?,
         hold,
         batches: Arc::default(),

@@ -30,6 +30,11 @@ pub enum ModelError {
         found: usize,
         expected: usize,
     },
+    #[error("this device has the {runtime} runtime, but the profile's runtimes are {}", .named.join(", "))]
+    Runtime {
+        runtime: &'static str,
+        named: Vec<String>,
+    },
 }
 
 impl Model {
@@ -64,6 +69,16 @@ impl Model {
             profile,
             tokenizer,
         })
+    }
+
+    /// Checks that a runtime is one of those that may run it.
+    pub fn check_runtime(&self, runtime: &'static str) -> Result<(), ModelError> {
+        let named = &self.profile.runtimes;
+        if named.iter().any(|name| name == runtime) {
+            return Ok(());
+        }
+        let named = named.clone();
+        Err(ModelError::Runtime { runtime, named })
     }
 }
 

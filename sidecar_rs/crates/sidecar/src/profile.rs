@@ -6,12 +6,16 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize)]
 pub struct Profile {
     pub name: String,
+    /// Names of those that may run it.
+    pub runtimes: Vec<String>,
     pub encode: Encode,
 }
 
 /// What the model offers Encode.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Encode {
+    /// Kinds of item that it takes.
+    pub inputs: Vec<Input>,
     pub dimensions: usize,
     pub normalize: bool,
     pub default_max_tokens: usize,
@@ -20,6 +24,14 @@ pub struct Encode {
     pub special_tokens: usize,
     #[serde(default)]
     pub prompts: Prompts,
+}
+
+/// A kind of item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    Text,
+    Media,
 }
 
 /// Texts put before an item's text, by role.

@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 use crate::device::Device;
-use crate::hold::{Hold, HoldEnded};
+use crate::hold::{Hold, HoldEnded, Speaker};
 use crate::limits::{ACK_WAIT, INBOX_COMMANDS};
 use crate::model::Catalogue;
 use crate::outbox::Outbox;
-use crate::runtimes::{DeviceSpec, Runtime};
+use crate::runtimes::{DeviceSpec, Runtimes};
 
 /// Reaches the task.
 #[derive(Clone)]
@@ -25,8 +25,6 @@ pub struct Roster {
 pub struct Seat {
     pub worker: String,
     pub device: Device,
-    /// Units that outlived the worker's last stream.
-    pub unit_ids: Vec<String>,
     number: u64,
 }
 
@@ -57,7 +55,7 @@ struct Entry {
 }
 
 struct Task {
-    runtime: Arc<dyn Runtime>,
+    runtimes: Runtimes,
     hold: Hold,
     catalogue: Arc<Catalogue>,
     workers: HashMap<String, Entry>,
@@ -68,10 +66,10 @@ struct Task {
 
 impl Roster {
     /// Starts the task. It ends when all handles are gone.
-    pub fn start(runtime: Arc<dyn Runtime>, hold: Hold) -> Self {
+    pub fn start(runtimes: Runtimes, hold: Hold) -> Self {
         let (commands, mut inbox) = mpsc::channel(INBOX_COMMANDS);
         let mut task = Task {
-            runtime,
+            runtimes,
             hold,
             catalogue: Arc::default(),
             workers: HashMap::new(),
@@ -117,7 +115,7 @@ impl Task {
                 let _ = seat.send(self.join(hello, outbox).await);
             }
             Command::Leave { worker, number } => self.leave(worker, number).await,
-            Command::Lapse { worker, number } => self.lapse(&worker, number).await,
+            Command::Lapse { worker, number } => self.lapse(&worker, number),
         }
     }
 
@@ -134,14 +132,17 @@ impl Task {
             replaced.close(Status::aborted(
                 "a newer stream of this worker replaced this one",
             ));
-            self.hold.worker_gone(&worker).await;
         }
-        let unit_ids = self.hold.worker_back(&worker).await?;
+        let speaker = Speaker {
+            worker: worker.clone(),
+            outbox: outbox.clone(),
+        };
+        self.hold.worker_back(speaker).await?;
         let device = match before {
             Some(entry) if entry.spec == spec => entry.device,
             _ => Device::start(
                 spec.clone(),
-                self.runtime.clone(),
+                self.runtimes.of(&spec.device),
                 self.hold.clone(),
                 self.catalogue.clone(),
             ),
@@ -158,7 +159,6 @@ impl Task {
         Ok(Seat {
             worker,
             device,
-            unit_ids,
             number,
         })
     }
@@ -181,7 +181,7 @@ impl Task {
         });
     }
 
-    async fn lapse(&mut self, worker: &str, number: u64) {
+    fn lapse(&mut self, worker: &str, number: u64) {
         if self
             .workers
             .get(worker)
@@ -190,6 +190,5 @@ impl Task {
             tracing::info!(worker, "it did not come back: its runtime ends");
             self.workers.remove(worker);
         }
-        self.hold.expire().await;
     }
 }

@@ -21,6 +21,14 @@ pub struct Settings {
     #[arg(long, env = "SHOAL_RUNTIME_DIR")]
     pub runtime_dir: PathBuf,
 
+    /// How simulated devices (sim:0, sim:1, …) behave; without it they load no model.
+    #[arg(long, env = "SHOAL_SIM", value_name = "FILE")]
+    pub sim: Option<PathBuf>,
+
+    /// Start torch not at once, but when a worker's device needs it: none may ever.
+    #[arg(long)]
+    pub lazy_torch: bool,
+
     /// Python that has the torch runtime installed.
     #[arg(long, env = "SHOAL_PYTHON", default_value = "python3")]
     pub python: PathBuf,

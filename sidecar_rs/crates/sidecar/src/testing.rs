@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use shoal_exchange::BatchKey;
+use shoal_exchange::{BatchKey, ModelKey};
 
 use crate::batch::Batch;
 use crate::clock;
-use crate::hold::Claimed;
+use crate::hold::{Claimed, Delivery};
 use crate::model::Model;
 use crate::options::Options;
 use crate::outbox::{Outbox, Outgoing};
 use crate::profile::Profile;
 use crate::unit::{HeldItem, HeldUnit, Tokens};
 
-pub const MINILM_JSON: &str = r#"{"name":"minilm","encode":{"dimensions":384,"normalize":true,"default_max_tokens":256,"max_tokens":512,"special_tokens":2,"prompts":{"default":"","query":"query: ","document":""}}}"#;
+pub const MINILM_JSON: &str = r#"{"name":"minilm","runtimes":["torch","scripted"],"encode":{"inputs":["text"],"dimensions":384,"normalize":true,"default_max_tokens":256,"max_tokens":512,"special_tokens":2,"prompts":{"default":"","query":"query: ","document":""}}}"#;
 
 pub fn minilm_profile() -> Profile {
     Profile::parse(MINILM_JSON).unwrap()
@@ -39,6 +39,22 @@ pub fn minilm() -> Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
     let read = || Arc::new(Model::read("minilm", MINILM_JSON, &minilm_folder()).unwrap());
     MODEL.get_or_init(read).clone()
+}
+
+/// A delivery of a unit whose header is `h.` and its id, and whose bytes are `w.` and its id.
+pub fn delivery(unit: &str, deliveries: u32) -> Delivery {
+    Delivery {
+        unit: unit.to_owned(),
+        ack_subject: format!("ack.{unit}.{deliveries}"),
+        deliveries,
+        traceparent: format!("trace.{unit}"),
+        model: ModelKey {
+            profile_digest: "minilm".to_owned(),
+            adapter_digest: String::new(),
+        },
+        whole: format!("w.{unit}").into(),
+        header: format!("h.{unit}").into(),
+    }
 }
 
 /// A unit with one item for each length: tokens of item `i` are all `i + 1`.

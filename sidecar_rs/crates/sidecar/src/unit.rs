@@ -26,6 +26,16 @@ pub struct HeldItem {
     pub tokens: Result<Tokens, ItemFault>,
 }
 
+impl HeldItem {
+    /// An item of which nothing can be read, not even its id.
+    pub fn failed(fault: ItemFault) -> Self {
+        Self {
+            id: String::new(),
+            tokens: Err(fault),
+        }
+    }
+}
+
 /// The tokens of one text, special tokens and prompt included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokens {

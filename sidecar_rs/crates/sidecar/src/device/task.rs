@@ -296,9 +296,12 @@ impl Task {
 
     fn read_files(&mut self, load: LoadModel) {
         let catalogue = self.catalogue.clone();
+        let runtime = self.runtime.name();
         self.reading.spawn_blocking(move || {
             let folder = Path::new(&load.folder);
-            let model = catalogue.get(&load.profile_digest, &load.profile_json, folder);
+            let model = catalogue
+                .get(&load.profile_digest, &load.profile_json, folder)
+                .and_then(|model| model.check_runtime(runtime).map(|()| model));
             (load.profile_digest, model)
         });
     }

@@ -185,9 +185,13 @@ impl Bench {
     }
 
     async fn load_as(&self, digest: &str, folder: &str) {
+        self.load_profile(digest, MINILM_JSON, folder).await;
+    }
+
+    async fn load_profile(&self, digest: &str, json: &str, folder: &str) {
         let load = LoadModel {
             profile_digest: digest.to_owned(),
-            profile_json: MINILM_JSON.to_owned(),
+            profile_json: json.to_owned(),
             folder: folder.to_owned(),
         };
         self.device.load(load).await;
@@ -309,6 +313,22 @@ async fn a_model_without_a_tokenizer_fails_and_can_be_asked_for_again() {
     );
     bench.load(minilm_folder().to_str().unwrap()).await;
     bench.state(ModelState::Ready).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_for_other_runtimes_is_refused() {
+    let mut bench = Bench::new().await;
+    let json = MINILM_JSON.replace("\"torch\",\"scripted\"", "\"torch\",\"sim\"");
+    let folder = minilm_folder();
+    bench
+        .load_profile("other", &json, folder.to_str().unwrap())
+        .await;
+    let status = bench.state(ModelState::Failed).await;
+    assert_eq!(
+        status.error,
+        "this device has the scripted runtime, but the profile's runtimes are torch, sim"
+    );
+    assert_eq!(bench.log(), ["start"], "it was loaded");
 }
 
 #[tokio::test(start_paused = true)]

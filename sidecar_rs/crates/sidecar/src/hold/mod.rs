@@ -2,18 +2,19 @@
 
 mod pending;
 mod shelf;
+mod task;
+#[cfg(test)]
+mod tests;
+mod workers;
 
 use std::time::Instant;
 
-use shoal_exchange::{BatchKey, NotOwned};
-use shoal_proto::shoal::sidecar::v1::attach_response::Message;
+use shoal_exchange::{BatchKey, NotOwned, Offer, Standing};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::limits::{ACK_WAIT, INBOX_COMMANDS};
+use crate::limits::INBOX_COMMANDS;
 use crate::outbox::Outbox;
 use crate::unit::HeldUnit;
-use pending::{Pending, Request};
-use shelf::Shelf;
 pub use shelf::{Claimed, Delivery};
 
 /// Reaches the task. The task never waits for anyone, so that waiting for it cannot deadlock.
@@ -22,15 +23,17 @@ pub struct Hold {
     commands: mpsc::Sender<Command>,
 }
 
+/// A worker's stream. What one says that a newer stream of its worker replaced is passed over.
+#[derive(Clone)]
+pub struct Speaker {
+    pub worker: String,
+    pub outbox: Outbox,
+}
+
 enum Command {
-    Admit {
-        worker: String,
-        outbox: Outbox,
-        deliveries: Vec<Delivery>,
-        wanted: oneshot::Sender<Vec<bool>>,
-    },
+    /// From a worker's stream.
+    Said(Speaker, Said),
     Tokenized(Vec<HeldUnit>),
-    Claim(Request),
     Unclaim {
         batch: BatchKey,
         units: Vec<String>,
@@ -39,19 +42,30 @@ enum Command {
         batch: BatchKey,
         units: Vec<String>,
     },
-    Release {
-        worker: String,
-        units: Vec<String>,
-    },
     WorkerGone {
         worker: String,
         since: Instant,
     },
     WorkerBack {
-        worker: String,
-        owned: oneshot::Sender<Vec<String>>,
+        speaker: Speaker,
+        done: oneshot::Sender<()>,
     },
-    Expire,
+}
+
+enum Said {
+    Admit {
+        deliveries: Vec<Delivery>,
+        wanted: oneshot::Sender<Vec<bool>>,
+    },
+    Claim {
+        batch: BatchKey,
+        units: Vec<String>,
+        claimed: oneshot::Sender<Result<Vec<Claimed>, NotOwned>>,
+    },
+    Release(Vec<String>),
+    Post(Standing),
+    Offer(Offer),
+    GiveBack(Vec<String>),
 }
 
 /// The hold's task has ended, which it does only at shutdown.
@@ -63,26 +77,19 @@ impl Hold {
     /// Starts the task. It ends when all handles are gone.
     pub fn start() -> Self {
         let (commands, inbox) = mpsc::channel(INBOX_COMMANDS);
-        tokio::spawn(serve(inbox));
+        tokio::spawn(task::serve(inbox));
         Self { commands }
     }
 
     /// Takes deliveries in. Says of each whether its content is wanted (the unit is new); the rest is
-    /// answered on `outbox` once its size is known, as the new ones are.
+    /// answered on the stream once its size is known, as the new ones are.
     pub async fn admit(
         &self,
-        worker: &str,
-        outbox: &Outbox,
+        speaker: &Speaker,
         deliveries: Vec<Delivery>,
     ) -> Result<Vec<bool>, HoldEnded> {
         let (wanted, answer) = oneshot::channel();
-        let command = Command::Admit {
-            worker: worker.to_owned(),
-            outbox: outbox.clone(),
-            deliveries,
-            wanted,
-        };
-        self.send(command).await;
+        self.said(speaker, Said::Admit { deliveries, wanted }).await;
         answer.await.map_err(|_| HoldEnded)
     }
 
@@ -92,22 +99,21 @@ impl Hold {
         let _ = self.commands.blocking_send(Command::Tokenized(units));
     }
 
-    /// Takes units for a batch: all, or none. Answered once all of them are tokenized.
+    /// Takes units for a batch: all, or none. Answered once all of them are tokenized; not at all when
+    /// the stream was replaced.
     pub async fn claim(
         &self,
-        worker: &str,
+        speaker: &Speaker,
         batch: BatchKey,
         units: Vec<String>,
     ) -> oneshot::Receiver<Result<Vec<Claimed>, NotOwned>> {
         let (claimed, answer) = oneshot::channel();
-        let worker = worker.to_owned();
-        self.send(Command::Claim(Request {
-            worker,
+        let said = Said::Claim {
             batch,
             units,
             claimed,
-        }))
-        .await;
+        };
+        self.said(speaker, said).await;
         answer
     }
 
@@ -122,73 +128,46 @@ impl Hold {
     }
 
     /// Forgets units at their owner's word.
-    pub async fn release(&self, worker: &str, units: Vec<String>) {
-        let worker = worker.to_owned();
-        self.send(Command::Release { worker, units }).await;
+    pub async fn release(&self, speaker: &Speaker, units: Vec<String>) {
+        self.said(speaker, Said::Release(units)).await;
     }
 
-    /// A worker's connection ended: its units wait for its restart, or for a sibling.
+    /// A worker says how soon it could start more.
+    pub async fn post(&self, speaker: &Speaker, standing: Standing) {
+        self.said(speaker, Said::Post(standing)).await;
+    }
+
+    /// A worker offers units to its siblings.
+    pub async fn offer(&self, speaker: &Speaker, offer: Offer) {
+        self.said(speaker, Said::Offer(offer)).await;
+    }
+
+    /// A worker wants units back whole, to put them on the queue again.
+    pub async fn give_back(&self, speaker: &Speaker, units: Vec<String>) {
+        self.said(speaker, Said::GiveBack(units)).await;
+    }
+
+    /// A worker's connection ended: its units go to siblings, or wait for its restart.
     pub async fn worker_gone(&self, worker: &str) {
         let worker = worker.to_owned();
         let since = Instant::now();
         self.send(Command::WorkerGone { worker, since }).await;
     }
 
-    /// A worker connected: the units that it owns still.
-    pub async fn worker_back(&self, worker: &str) -> Result<Vec<String>, HoldEnded> {
-        let (owned, answer) = oneshot::channel();
-        let worker = worker.to_owned();
-        self.send(Command::WorkerBack { worker, owned }).await;
+    /// A worker connected, or its stream took the place of another of its own. It has been told of the
+    /// units that it owns still, and of its siblings, when this returns.
+    pub async fn worker_back(&self, speaker: Speaker) -> Result<(), HoldEnded> {
+        let (done, answer) = oneshot::channel();
+        self.send(Command::WorkerBack { speaker, done }).await;
         answer.await.map_err(|_| HoldEnded)
     }
 
-    /// Drops the units that nobody came back for in time.
-    pub async fn expire(&self) {
-        self.send(Command::Expire).await;
+    async fn said(&self, speaker: &Speaker, said: Said) {
+        self.send(Command::Said(speaker.clone(), said)).await;
     }
 
     async fn send(&self, command: Command) {
         // Only fails at shutdown, when a missing answer says the same.
         let _ = self.commands.send(command).await;
-    }
-}
-
-async fn serve(mut inbox: mpsc::Receiver<Command>) {
-    let mut shelf = Shelf::new(ACK_WAIT);
-    let mut pending = Pending::default();
-    while let Some(command) = inbox.recv().await {
-        obey(&mut shelf, &mut pending, command);
-        pending.retry(&mut shelf);
-    }
-}
-
-fn obey(shelf: &mut Shelf, pending: &mut Pending, command: Command) {
-    match command {
-        Command::Admit {
-            worker,
-            outbox,
-            deliveries,
-            wanted,
-        } => {
-            let (wants, admitted) = shelf.admit(&worker, &outbox, deliveries);
-            if !admitted.units.is_empty() {
-                outbox.send(Message::Admitted(admitted));
-            }
-            let _ = wanted.send(wants);
-        }
-        Command::Tokenized(units) => {
-            for (outbox, admitted) in shelf.tokenized(units) {
-                outbox.send(Message::Admitted(admitted));
-            }
-        }
-        Command::Claim(request) => pending.push(request),
-        Command::Unclaim { batch, units } => shelf.exchange().unclaim(batch, &units),
-        Command::Finish { batch, units } => shelf.finish(batch, &units),
-        Command::Release { worker, units } => shelf.release(&worker, &units),
-        Command::WorkerGone { worker, since } => shelf.exchange().worker_gone(&worker, since),
-        Command::WorkerBack { worker, owned } => {
-            let _ = owned.send(shelf.exchange().worker_back(&worker));
-        }
-        Command::Expire => shelf.expire(Instant::now()),
     }
 }

@@ -43,12 +43,12 @@ fn answer(request: Request, outcome: Result<Vec<Claimed>, NotOwned>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::Instant;
 
     use super::*;
-    use crate::hold::Delivery;
+    use crate::hold::task;
     use crate::outbox::Outbox;
-    use crate::testing::unit_of_lengths;
+    use crate::testing::{delivery, unit_of_lengths};
 
     type Answer = oneshot::Receiver<Result<Vec<Claimed>, NotOwned>>;
 
@@ -64,13 +64,9 @@ mod tests {
     }
 
     fn admitted(units: &[&str]) -> Shelf {
-        let mut shelf = Shelf::new(Duration::from_secs(5));
-        let deliveries = units.iter().map(|&unit| Delivery {
-            unit: unit.to_owned(),
-            ack_subject: String::new(),
-            deliveries: 1,
-        });
-        shelf.admit("w0", &Outbox::new().0, deliveries.collect());
+        let mut shelf = Shelf::new(task::RULES);
+        let deliveries = units.iter().map(|unit| delivery(unit, 1)).collect();
+        shelf.admit("w0", &Outbox::new().0, deliveries);
         shelf
     }
 
@@ -79,10 +75,10 @@ mod tests {
         let (mut shelf, mut pending) = (admitted(&["a", "b"]), Pending::default());
         let (request, mut answer) = claim(&["a", "b"]);
         pending.push(request);
-        shelf.tokenized(vec![unit_of_lengths("a", &[3])]);
+        shelf.tokenized(vec![unit_of_lengths("a", &[3])], Instant::now());
         pending.retry(&mut shelf);
         assert!(answer.try_recv().is_err());
-        shelf.tokenized(vec![unit_of_lengths("b", &[5])]);
+        shelf.tokenized(vec![unit_of_lengths("b", &[5])], Instant::now());
         pending.retry(&mut shelf);
         assert_eq!(answer.try_recv().unwrap().unwrap().len(), 2);
     }

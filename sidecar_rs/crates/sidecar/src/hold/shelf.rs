@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use shoal_exchange::{Admission, BatchKey, Exchange, NotOwned};
-use shoal_proto::shoal::sidecar::v1::{Admitted, AdmittedUnit};
+use bytes::Bytes;
+use shoal_exchange::{Admission, BatchKey, Exchange, Grant, ModelKey, NotOwned, Rules};
+use shoal_proto::shoal::sidecar::v1::{
+    Admitted, AdmittedUnit, Granted, GrantedUnit, Returned, ReturnedUnit,
+};
 
 use crate::outbox::Outbox;
 use crate::unit::{HeldUnit, Size};
@@ -17,6 +20,13 @@ pub struct Delivery {
     pub ack_subject: String,
     /// Deliveries so far, this one included.
     pub deliveries: u32,
+    pub traceparent: String,
+    /// What it runs with.
+    pub model: ModelKey,
+    /// As it was pulled.
+    pub whole: Bytes,
+    /// The same without items and blobs.
+    pub header: Bytes,
 }
 
 /// A unit on its way into a batch.
@@ -34,8 +44,29 @@ pub enum Claim {
     Awaited,
 }
 
+/// What an Admit came to.
+pub struct TakenIn {
+    /// Which deliveries are of new units.
+    pub wanted: Vec<bool>,
+    /// The answers for those that are here already.
+    pub admitted: Admitted,
+    /// Units that were a silent worker's until now: that worker, and the unit.
+    pub taken: Vec<(String, String)>,
+}
+
+/// What the content of units came to.
+pub struct Tokenized {
+    /// The answers by the stream that they go to.
+    pub admitted: Vec<(Outbox, Admitted)>,
+    /// Units that waited for it to change hands.
+    pub grants: Vec<Grant>,
+}
+
 struct Place {
     deliveries: u32,
+    traceparent: String,
+    whole: Bytes,
+    header: Bytes,
     content: Content,
 }
 
@@ -51,71 +82,92 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    pub fn new(orphans_last: Duration) -> Self {
+    pub fn new(rules: Rules) -> Self {
         Self {
-            exchange: Exchange::new(orphans_last),
+            exchange: Exchange::new(rules),
             places: HashMap::new(),
         }
     }
 
-    /// Moves that change no content go to the table itself.
+    /// Moves that change no content go to the exchange itself.
     pub fn exchange(&mut self) -> &mut Exchange {
         &mut self.exchange
     }
 
-    /// Which deliveries are of new units, and the answers for those that are here already.
-    pub fn admit(
-        &mut self,
-        worker: &str,
-        outbox: &Outbox,
-        deliveries: Vec<Delivery>,
-    ) -> (Vec<bool>, Admitted) {
+    pub fn is_empty(&self) -> bool {
+        self.exchange.is_empty()
+    }
+
+    /// Takes deliveries in.
+    pub fn admit(&mut self, worker: &str, outbox: &Outbox, deliveries: Vec<Delivery>) -> TakenIn {
         let mut wanted = Vec::with_capacity(deliveries.len());
         let mut admitted = Admitted::default();
+        let mut taken = Vec::new();
         for delivery in deliveries {
+            let Delivery { unit, model, .. } = delivery;
             let admission = self
                 .exchange
-                .admit(worker, &delivery.unit, delivery.ack_subject);
+                .admit(worker, &unit, delivery.ack_subject, model);
             wanted.push(admission == Admission::New);
-            let new = || Place {
+            if let Admission::Held {
+                taken_from: Some(from),
+                ..
+            } = admission
+            {
+                taken.push((from, unit.clone()));
+            }
+            let place = self.places.entry(unit).or_insert_with(|| Place {
                 deliveries: 0,
+                traceparent: delivery.traceparent,
+                whole: delivery.whole,
+                header: delivery.header,
                 content: Content::Awaited(Vec::new()),
-            };
-            let place = self.places.entry(delivery.unit).or_insert_with(new);
+            });
             place.deliveries = place.deliveries.max(delivery.deliveries);
             match &mut place.content {
                 Content::Awaited(waiting) => waiting.push(outbox.clone()),
                 Content::Here(unit) => admitted.units.push(answer(&self.exchange, unit)),
             }
         }
-        (wanted, admitted)
+        TakenIn {
+            wanted,
+            admitted,
+            taken,
+        }
     }
 
-    /// Stores content, and gives the answers by the stream that they go to.
-    pub fn tokenized(&mut self, units: Vec<HeldUnit>) -> Vec<(Outbox, Admitted)> {
-        let mut answers: Vec<(Outbox, Admitted)> = Vec::new();
+    /// Stores content.
+    pub fn tokenized(&mut self, units: Vec<HeldUnit>, now: Instant) -> Tokenized {
+        let mut admitted: Vec<(Outbox, Admitted)> = Vec::new();
+        let mut here: Vec<Arc<HeldUnit>> = Vec::with_capacity(units.len());
         for unit in units {
             // Released meanwhile: nobody wants it any more.
             let Some(place) = self.places.get_mut(&unit.id) else {
                 continue;
             };
             let unit = Arc::new(unit);
-            let here = Content::Here(unit.clone());
-            let Content::Awaited(waiting) = std::mem::replace(&mut place.content, here) else {
+            let content = Content::Here(unit.clone());
+            let Content::Awaited(waiting) = std::mem::replace(&mut place.content, content) else {
                 continue;
             };
             let answer = answer(&self.exchange, &unit);
+            here.push(unit);
             for outbox in waiting {
-                match answers.iter_mut().find(|(other, _)| other.is_same(&outbox)) {
+                match admitted
+                    .iter_mut()
+                    .find(|(other, _)| other.is_same(&outbox))
+                {
                     Some((_, admitted)) => admitted.units.push(answer.clone()),
                     None => {
                         let units = vec![answer.clone()];
-                        answers.push((outbox, Admitted { units }));
+                        admitted.push((outbox, Admitted { units }));
                     }
                 }
             }
         }
-        answers
+        let here = here.iter().map(|unit| unit.id.as_str());
+        let grants = self.exchange.tokenized(here, now);
+        Tokenized { admitted, grants }
     }
 
     /// Claims units for a batch: all of them, or none.
@@ -154,9 +206,53 @@ impl Shelf {
         }
     }
 
-    pub fn expire(&mut self, now: Instant) {
-        for unit in self.exchange.expire(now) {
-            self.places.remove(&unit);
+    /// Hands units out whole and forgets them. Returns the ids that `worker` cannot hand back as well.
+    pub fn give_back(&mut self, worker: &str, units: &[String]) -> (Returned, Vec<String>) {
+        let given = self.exchange.give_back(worker, units);
+        let returned = given.units.into_iter().filter_map(|(id, ack_subject)| {
+            let place = self.places.remove(&id)?;
+            Some(ReturnedUnit {
+                unit: place.whole,
+                ack_subject,
+                traceparent: place.traceparent,
+            })
+        });
+        let units = returned.collect();
+        (Returned { units }, given.not_owned)
+    }
+
+    /// Lets time pass: forgets what has lapsed, and returns what changes hands.
+    pub fn tick(&mut self, now: Instant) -> Vec<Grant> {
+        let passed = self.exchange.tick(now);
+        for unit in &passed.lapsed {
+            self.places.remove(unit);
+        }
+        passed.grants
+    }
+
+    /// A grant as its new owner is told of it.
+    pub fn granted(&self, grant: &Grant) -> Granted {
+        let unit = |moved: &shoal_exchange::Moved| {
+            let place = self.places.get(&moved.unit)?;
+            let Content::Here(unit) = &place.content else {
+                return None;
+            };
+            let size = unit.size();
+            let ack_subject = self.exchange.ack_subject(&moved.unit).unwrap_or_default();
+            Some(GrantedUnit {
+                header: place.header.clone(),
+                ack_subject: ack_subject.to_owned(),
+                deliveries: place.deliveries,
+                traceparent: place.traceparent.clone(),
+                items: size.items,
+                tokens: size.tokens,
+                squared_tokens: size.squared_tokens,
+                from: moved.from.clone(),
+            })
+        };
+        Granted {
+            number: grant.number,
+            units: grant.units.iter().filter_map(unit).collect(),
         }
     }
 }
@@ -173,45 +269,40 @@ fn answer(exchange: &Exchange, unit: &HeldUnit) -> AdmittedUnit {
         items,
         tokens,
         squared_tokens,
-        error: bytes::Bytes::new(),
+        error: Bytes::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::unit_of_lengths;
-
-    const ACK_WAIT: Duration = Duration::from_secs(5);
-
-    fn delivery(unit: &str, deliveries: u32) -> Delivery {
-        Delivery {
-            unit: unit.to_owned(),
-            ack_subject: format!("ack.{unit}.{deliveries}"),
-            deliveries,
-        }
-    }
+    use crate::hold::task::RULES;
+    use crate::testing::{delivery, unit_of_lengths};
 
     #[test]
     fn a_unit_is_answered_once_it_is_tokenized_to_all_who_asked() {
-        let mut shelf = Shelf::new(ACK_WAIT);
+        let mut shelf = Shelf::new(RULES);
         let ((one, _r1), (two, _r2)) = (Outbox::new(), Outbox::new());
-        let (wanted, now) = shelf.admit("w0", &one, vec![delivery("u", 1)]);
-        assert_eq!((wanted, now.units.len()), (vec![true], 0));
-        let (wanted, now) = shelf.admit("w1", &two, vec![delivery("u", 2)]);
-        assert_eq!((wanted, now.units.len()), (vec![false], 0));
+        let first = shelf.admit("w0", &one, vec![delivery("u", 1)]);
+        assert_eq!((first.wanted, first.admitted.units.len()), (vec![true], 0));
+        let second = shelf.admit("w1", &two, vec![delivery("u", 2)]);
+        assert_eq!(
+            (second.wanted, second.admitted.units.len()),
+            (vec![false], 0)
+        );
         let units = vec!["u".to_owned()];
         assert!(matches!(shelf.claim("w0", 1, &units), Ok(Claim::Awaited)));
         assert_eq!(shelf.claim("w1", 1, &units).err().unwrap().units, units);
 
-        let answers = shelf.tokenized(vec![unit_of_lengths("u", &[3, 5])]);
+        let units_here = vec![unit_of_lengths("u", &[3, 5])];
+        let answers = shelf.tokenized(units_here, Instant::now()).admitted;
         assert!(answers[0].0.is_same(&one) && answers[1].0.is_same(&two));
         for (_, admitted) in &answers {
             let unit = &admitted.units[0];
             assert_eq!((unit.unit_id.as_str(), unit.owner.as_str()), ("u", "w0"));
             assert_eq!((unit.items, unit.tokens, unit.squared_tokens), (2, 8, 34));
         }
-        let (_, again) = shelf.admit("w1", &two, vec![delivery("u", 3)]);
+        let again = shelf.admit("w1", &two, vec![delivery("u", 3)]).admitted;
         assert_eq!(again.units[0].owner, "w0");
         let Ok(Claim::Claimed(claimed)) = shelf.claim("w0", 1, &units) else {
             panic!("a unit that is here can be claimed");
@@ -221,27 +312,33 @@ mod tests {
 
     #[test]
     fn a_unit_released_while_it_is_tokenized_is_not_kept() {
-        let mut shelf = Shelf::new(ACK_WAIT);
+        let mut shelf = Shelf::new(RULES);
         let (outbox, _outgoing) = Outbox::new();
         shelf.admit("w0", &outbox, vec![delivery("u", 1)]);
         shelf.release("w0", &["u".to_owned()]);
-        assert!(shelf.tokenized(vec![unit_of_lengths("u", &[3])]).is_empty());
+        let tokenized = shelf.tokenized(vec![unit_of_lengths("u", &[3])], Instant::now());
+        assert!(tokenized.admitted.is_empty());
         assert!(shelf.places.is_empty());
     }
 
     #[test]
-    fn what_is_finished_or_expired_is_dropped() {
-        let mut shelf = Shelf::new(ACK_WAIT);
+    fn what_is_finished_given_back_or_lapsed_is_dropped() {
+        let mut shelf = Shelf::new(RULES);
         let (outbox, _outgoing) = Outbox::new();
-        shelf.admit("w0", &outbox, vec![delivery("a", 1), delivery("b", 1)]);
-        shelf.tokenized(vec![unit_of_lengths("a", &[3]), unit_of_lengths("b", &[3])]);
+        let now = Instant::now();
+        let units = ["a", "b", "c"];
+        shelf.admit("w0", &outbox, units.map(|id| delivery(id, 1)).into());
+        let here = units.map(|id| unit_of_lengths(id, &[3])).into();
+        shelf.tokenized(here, now);
         let a = vec!["a".to_owned()];
         assert!(shelf.claim("w0", 1, &a).is_ok());
         shelf.finish(1, &a);
+        assert_eq!(shelf.places.len(), 2);
+        let (returned, not_owned) = shelf.give_back("w0", &["b".to_owned(), "a".to_owned()]);
+        assert_eq!((returned.units.len(), not_owned), (1, a));
         assert_eq!(shelf.places.len(), 1);
-        let now = Instant::now();
         shelf.exchange().worker_gone("w0", now);
-        shelf.expire(now + ACK_WAIT);
-        assert!(shelf.places.is_empty());
+        shelf.tick(now + RULES.orphans_last);
+        assert!(shelf.places.is_empty() && shelf.is_empty());
     }
 }

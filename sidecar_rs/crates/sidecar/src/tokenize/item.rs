@@ -1,19 +1,22 @@
 //! One item from its bytes: parsed, checked and tokenized.
 
+use bytes::Bytes;
 use prost::Message;
 use shoal_proto::shoal::v1::Item;
 use shoal_proto::shoal::v1::item::Content;
 
+use super::media;
 use super::text::{Rules, tokenize};
 use crate::faults::ItemFault;
 use crate::limits;
 use crate::model::Model;
+use crate::profile::Input;
 use crate::recover;
 use crate::unit::HeldItem;
 
 /// Never fails: what is wrong with the item stands in it.
-pub fn hold(model: &Model, rules: &Rules<'_>, bytes: &[u8]) -> HeldItem {
-    let item = match Item::decode(bytes) {
+pub fn hold(model: &Model, rules: &Rules<'_>, bytes: &Bytes) -> HeldItem {
+    let item = match Item::decode(bytes.clone()) {
         Ok(item) => item,
         Err(error) => {
             return HeldItem {
@@ -34,6 +37,9 @@ pub fn hold(model: &Model, rules: &Rules<'_>, bytes: &[u8]) -> HeldItem {
             Err(ItemFault::TooLarge { bytes: text.len() })
         }
         Some(Content::Text(text)) => tokenize(&model.tokenizer, rules, &text),
+        Some(Content::Media(media)) if model.profile.encode.inputs.contains(&Input::Media) => {
+            media::tokens(&media.data)
+        }
         Some(Content::Media(media)) => Err(ItemFault::MediaUnsupported {
             model: model.profile.name.clone(),
             mime_type: media.mime_type.chars().take(100).collect(),
@@ -52,16 +58,20 @@ mod tests {
 
     use super::*;
     use crate::options::WhenTooLong;
-    use crate::testing::minilm;
+    use crate::testing::{MINILM_JSON, minilm, minilm_folder};
 
     fn held(bytes: &[u8]) -> HeldItem {
+        held_by(&minilm(), bytes)
+    }
+
+    fn held_by(model: &Model, bytes: &[u8]) -> HeldItem {
         let rules = Rules {
             prompt: "",
             max_tokens: 256,
             special_tokens: 2,
             when_too_long: WhenTooLong::Cut,
         };
-        hold(&minilm(), &rules, bytes)
+        hold(model, &rules, &Bytes::copy_from_slice(bytes))
     }
 
     fn fault(id: &str, content: Option<Content>) -> ItemFault {
@@ -87,6 +97,27 @@ mod tests {
         let garbage = held(b"\xff\xff\xff");
         assert_eq!(garbage.id, "");
         assert!(matches!(garbage.tokens, Err(ItemFault::Malformed(_))));
+    }
+
+    #[test]
+    fn a_model_that_takes_media_has_them_beside_texts() {
+        let json = MINILM_JSON.replace("[\"text\"]", "[\"text\",\"media\"]");
+        let model = Model::read("d", &json, &minilm_folder()).unwrap();
+        let media = Media {
+            data: Bytes::from_static(b"abc"),
+            ..Media::default()
+        };
+        let item = Item {
+            id: "i".to_owned(),
+            content: Some(Content::Media(media)),
+        };
+        let held = held_by(&model, &item.encode_to_vec());
+        assert_eq!(
+            (held.id.as_str(), held.tokens),
+            ("i", media::tokens(b"abc"))
+        );
+        let text = held_by(&model, b"\x0a\x01i\x12\x04fish");
+        assert_eq!(*text.tokens.unwrap().ids, [101, 3869, 102]);
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! The threads that tokenize: a few for most units, and one for long texts, so that no short text
-//! waits behind a long one.
+//! The threads that tokenize: a few for most units, one for long texts, so that no short text waits
+//! behind a long one, and two for items in files, which are read and checked first.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::item;
+use super::source::Source;
 use super::text::Rules;
 use crate::clock;
 use crate::faults::ItemFault;
@@ -23,6 +23,8 @@ use crate::unit::{HeldItem, HeldUnit};
 const WAITING_JOBS: usize = 64;
 /// Units of a job: few enough to spread a large Admit over the threads.
 const JOB_UNITS: usize = 64;
+/// Threads for items in files: one reads while the other computes.
+const FILE_THREADS: usize = 2;
 /// Units that are ready wait at most so long for others of their job.
 const FLUSH: Duration = Duration::from_millis(1);
 
@@ -31,8 +33,7 @@ pub struct Arrival {
     pub id: String,
     pub model: Arc<Model>,
     pub options: Options,
-    /// Serialized shoal.v1.Item messages.
-    pub items: Vec<Bytes>,
+    pub items: Vec<Source>,
 }
 
 type Job = Vec<Arrival>;
@@ -42,30 +43,39 @@ type Job = Vec<Arrival>;
 pub struct Pool {
     short: mpsc::Sender<Job>,
     long: mpsc::Sender<Job>,
+    files: mpsc::Sender<Job>,
 }
 
 impl Pool {
-    /// Starts `threads` threads for most units and one for long texts. They end when all clones of
-    /// the pool are gone.
+    /// Starts `threads` threads for most units, and those for the others. They end when all clones
+    /// of the pool are gone.
     pub fn start(threads: usize, hold: &Hold) -> std::io::Result<Self> {
         Ok(Self {
             short: start_threads("tokenize", threads, hold)?,
             long: start_threads("tokenize-long", 1, hold)?,
+            files: start_threads("tokenize-file", FILE_THREADS, hold)?,
         })
     }
 
     /// Queues units; the hold is told as they become ready. Waits while the queue is full.
     pub async fn tokenize(&self, arrivals: Vec<Arrival>) {
-        let (long, mut short): (Job, Job) = arrivals.into_iter().partition(|arrival| {
-            let mut sizes = arrival.items.iter().map(Bytes::len);
-            sizes.any(|size| size > WHOLE_TEXT_BYTES)
-        });
+        let (mut short, mut long) = (Job::new(), Vec::new());
+        for arrival in arrivals {
+            let any = |is: fn(&Source) -> bool| arrival.items.iter().any(is);
+            if any(Source::is_file) {
+                long.push((&self.files, arrival));
+            } else if any(|item| item.bytes_here() > WHOLE_TEXT_BYTES) {
+                long.push((&self.long, arrival));
+            } else {
+                short.push(arrival);
+            }
+        }
         while !short.is_empty() {
             let rest = short.split_off(short.len().min(JOB_UNITS));
             submit(&self.short, std::mem::replace(&mut short, rest)).await;
         }
-        for arrival in long {
-            submit(&self.long, vec![arrival]).await;
+        for (queue, arrival) in long {
+            submit(queue, vec![arrival]).await;
         }
     }
 }
@@ -125,15 +135,15 @@ fn tokenized(arrival: Arrival) -> HeldUnit {
         when_too_long: options.when_too_long,
     };
     // A tokenizer that panics must not take the thread with it.
-    let hold = |bytes: &Bytes| {
-        catch_unwind(AssertUnwindSafe(|| item::hold(&model, &rules, bytes))).unwrap_or_else(|_| {
-            HeldItem {
-                id: String::new(),
-                tokens: Err(ItemFault::Tokenizer("it panicked".to_owned())),
-            }
-        })
+    let hold = |source: Source| {
+        let held = || match source.read() {
+            Ok(bytes) => item::hold(&model, &rules, &bytes),
+            Err(fault) => HeldItem::failed(fault),
+        };
+        catch_unwind(AssertUnwindSafe(held))
+            .unwrap_or_else(|_| HeldItem::failed(ItemFault::Tokenizer("it panicked".to_owned())))
     };
-    let items = items.iter().map(hold).collect();
+    let items = items.into_iter().map(hold).collect();
     HeldUnit {
         id,
         items,

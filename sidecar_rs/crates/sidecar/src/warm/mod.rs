@@ -20,6 +20,8 @@ use protocol::{Command, Event};
 #[derive(Clone)]
 pub struct Warm {
     asks: mpsc::Sender<Ask>,
+    /// Whether there is to be a warm parent.
+    wanted: watch::Sender<bool>,
     progress: watch::Receiver<String>,
 }
 
@@ -51,24 +53,36 @@ enum Ask {
 }
 
 impl Warm {
-    /// Starts the task, and with it the first warm parent. The returned future ends once `shutdown`
-    /// was cancelled and the process is gone.
-    pub fn start(python: PathBuf, shutdown: CancellationToken) -> (Self, impl Future<Output = ()>) {
+    /// Starts the task, and with it the first warm parent: if `lazy`, when a runtime is first to be
+    /// forked. The returned future ends once `shutdown` was cancelled and the process is gone.
+    pub fn start(
+        python: PathBuf,
+        lazy: bool,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()>) {
         let (asks, inbox) = mpsc::channel(INBOX_COMMANDS);
+        let wanted = watch::Sender::new(!lazy);
         let (say, progress) = watch::channel("the warm parent is starting".to_owned());
         let keeper = Keeper {
             python,
             inbox,
+            wanted: wanted.subscribe(),
             say,
             shutdown,
         };
-        (Self { asks, progress }, keeper.keep())
+        let warm = Self {
+            asks,
+            wanted,
+            progress,
+        };
+        (warm, keeper.keep())
     }
 
     /// Forks a runtime. Waits until there is a warm parent.
     pub async fn fork(&self, request: ForkRequest) -> Result<Forked, ForkError> {
         let (forked, answer) = oneshot::channel();
         let ask = Ask::Fork { request, forked };
+        self.wanted.send_replace(true);
         self.asks.send(ask).await.map_err(|_| ForkError::Ended)?;
         answer.await.map_err(|_| ForkError::Ended)?
     }
@@ -93,6 +107,7 @@ impl Warm {
 struct Keeper {
     python: PathBuf,
     inbox: mpsc::Receiver<Ask>,
+    wanted: watch::Receiver<bool>,
     say: watch::Sender<String>,
     shutdown: CancellationToken,
 }
@@ -107,6 +122,11 @@ struct Family {
 impl Keeper {
     async fn keep(mut self) {
         let mut backoff = Backoff::default();
+        tokio::select! {
+            // It only fails when nobody is left who could ask.
+            _ = self.wanted.wait_for(|wanted| *wanted) => {}
+            () = self.shutdown.cancelled() => {}
+        }
         while !self.shutdown.is_cancelled() {
             let what = match Child::start(&self.python) {
                 Ok(child) => match self.serve(child, &mut backoff).await {
@@ -222,15 +242,38 @@ impl Family {
 mod tests {
     use super::*;
 
-    fn ask(family: &mut Family, id: &str) -> oneshot::Receiver<Result<Forked, ForkError>> {
-        let (forked, answer) = oneshot::channel();
-        let request = ForkRequest {
+    #[tokio::test(start_paused = true)]
+    async fn a_lazy_warm_parent_is_started_for_the_first_fork() {
+        let shutdown = CancellationToken::new();
+        let python = PathBuf::from("/nowhere/python");
+        let (warm, keep) = Warm::start(python, true, shutdown.clone());
+        let keep = tokio::spawn(keep);
+        let mut progress = warm.progress();
+        let minute = std::time::Duration::from_secs(60);
+        let told = tokio::time::timeout(minute, progress.changed());
+        assert!(told.await.is_err(), "it was started");
+        let asking = warm.clone();
+        tokio::spawn(async move { asking.fork(request("rt-0")).await });
+        progress.changed().await.unwrap();
+        let said = progress.borrow().clone();
+        assert!(said.contains("/nowhere/python cannot be started"), "{said}");
+        shutdown.cancel();
+        keep.await.unwrap();
+    }
+
+    fn request(id: &str) -> ForkRequest {
+        ForkRequest {
             id: id.to_owned(),
             socket: PathBuf::new(),
             device: "cpu".to_owned(),
             streams: 1,
             threads: 1,
-        };
+        }
+    }
+
+    fn ask(family: &mut Family, id: &str) -> oneshot::Receiver<Result<Forked, ForkError>> {
+        let (forked, answer) = oneshot::channel();
+        let request = request(id);
         assert!(family.asked(Ask::Fork { request, forked }).is_some());
         answer
     }
