@@ -22,10 +22,11 @@ from shoal.infer_stream import InferStream
 from shoal.models import Model
 from shoal.options import DEFAULT_TIMEOUT_S, EncodeCall, EncodeKeywords, seconds
 from shoal.pipeline import pipelined
+from shoal.queue import Queue
 from shoal.results import EncodeAnswer, Outcome, Provenance
 from shoal.retry import retrying, wait_s
 from shoal.tensors import Array
-from shoal.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
+from shoal.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc, queue_pb2_grpc
 
 __all__ = ["Mesh", "connect"]
 
@@ -194,6 +195,11 @@ class Mesh:
             if wait is None or not self._worth_another(error):
                 raise error
             await asyncio.sleep(wait)
+
+    @property
+    def queue(self) -> Queue:
+        """What waits on the mesh, and its dead letters: for those who run it."""
+        return Queue(self._unary, lambda: queue_pb2_grpc.QueueServiceStub(self._connected()))
 
     async def _encode(
         self,

@@ -34,15 +34,20 @@ class Model:
     """Names that resolve to it."""
 
 
+def state_name(state: int) -> ModelState:
+    """A message's state; those unknown here are "unspecified"."""
+    known = state if state in models_pb2.ModelState.values() else models_pb2.MODEL_STATE_UNSPECIFIED
+    name = models_pb2.ModelState.Name(known).removeprefix("MODEL_STATE_").lower()
+    return name  # type: ignore[return-value]
+
+
 def from_message(message: models_pb2.Model) -> Model:
     """The model that a message describes; states unknown here read "unspecified"."""
-    known = message.state in models_pb2.ModelState.values()
-    state = models_pb2.ModelState.Name(message.state) if known else "MODEL_STATE_UNSPECIFIED"
     outputs = (each for each in message.encode_outputs if each in inference_pb2.EncodeOutput.values())
     return Model(
         name=message.name,
         revision=message.revision,
-        state=state.removeprefix("MODEL_STATE_").lower(),  # type: ignore[arg-type]
+        state=state_name(message.state),
         error=message.error,
         encode_outputs=tuple(
             inference_pb2.EncodeOutput.Name(each).removeprefix("ENCODE_OUTPUT_").lower() for each in outputs

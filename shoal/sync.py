@@ -14,6 +14,7 @@ from shoal import aio, loop_thread
 from shoal.channel import DEFAULT_TARGET
 from shoal.models import Model
 from shoal.options import DEFAULT_TIMEOUT_S, EncodeKeywords
+from shoal.queue import BlockingQueue
 from shoal.results import EncodeAnswer, Outcome
 from shoal.tensors import Array
 
@@ -122,6 +123,11 @@ class Mesh:
         Goes on by itself after a lost connection. Raises CallError.
         """
         return loop_thread.iterate(self._mesh.watch_models())
+
+    @property
+    def queue(self) -> BlockingQueue:
+        """What waits on the mesh, and its dead letters: for those who run it."""
+        return BlockingQueue(self._mesh.queue)
 
 
 def _at_hand(texts: str | Iterable[str]) -> str | list[str]:

@@ -13,8 +13,10 @@ import typer
 from shoal.cli.down import down
 from shoal.cli.encode import encode
 from shoal.cli.models import models
+from shoal.cli.queue import queue
 from shoal.cli.register import delete, register
 from shoal.cli.status import status
+from shoal.cli.token import token
 from shoal.cli.up import up
 from shoal.cli.version import show_version, version
 
@@ -43,4 +45,6 @@ app.command()(down)
 app.command()(status)
 app.command()(encode)
 app.add_typer(models, name="models")
+app.add_typer(queue, name="queue")
+app.add_typer(token, name="token")
 app.command()(version)

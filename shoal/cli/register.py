@@ -46,7 +46,7 @@ def register(
         answer = asyncio.run(_ask(address, lambda stub: stub.RegisterModel(request, timeout=REGISTRY_WITHIN_S)))
         typer.echo(f"{answer.model.name}: {'registered' if answer.changed else 'was registered already'}")
         if gateway is not None:
-            asyncio.run(_until_held(gateway, answer.model, timeout))
+            asyncio.run(_until_held(gateway, _token(state), answer.model, timeout))
 
 
 def delete(
@@ -85,6 +85,14 @@ def _addresses(state: Path, registry: str | None) -> tuple[str, str | None]:
     return mesh.process("registry").listen, mesh.address
 
 
+def _token(state: Path) -> str | None:
+    """What a mesh of this machine is called with by its own tools."""
+    from shoal_supervisor import operator_token
+    from shoal_supervisor.state import StateFolder
+
+    return operator_token.read(StateFolder(state))
+
+
 async def _ask(address: str, call: Callable[[RegistryServiceStub], Awaitable[Answer]]) -> Answer:
     """What the registry answers; raises CallError."""
     import grpc
@@ -99,7 +107,7 @@ async def _ask(address: str, call: Callable[[RegistryServiceStub], Awaitable[Ans
             raise statuses.from_rpc_error(error, address) from None
 
 
-async def _until_held(gateway: str, registered: registry_pb2.Model, timeout_s: float) -> None:
+async def _until_held(gateway: str, token: str | None, registered: registry_pb2.Model, timeout_s: float) -> None:
     """Returns when a worker holds the model; ends the command when none can, or none does in time."""
     import asyncio
 
@@ -107,7 +115,7 @@ async def _until_held(gateway: str, registered: registry_pb2.Model, timeout_s: f
 
     state = "not known to the gateway"
     try:
-        async with asyncio.timeout(timeout_s), shoal.aio.connect(gateway) as mesh:
+        async with asyncio.timeout(timeout_s), shoal.aio.connect(gateway, token=token) as mesh:
             async for models in mesh.watch_models():
                 found = next((model for model in models if model.revision == registered.profile_digest), None)
                 if found is None:

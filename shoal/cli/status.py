@@ -32,7 +32,7 @@ def status(
 
     Exit codes: 0 all is ready, 1 something is not, 3 no mesh runs in the folder.
     """
-    from shoal_supervisor import status_file, usage
+    from shoal_supervisor import operator_token, status_file, usage
     from shoal_supervisor.state import StateFolder
 
     folder = StateFolder(state)
@@ -43,7 +43,7 @@ def status(
     runtimes = usage.runtimes(mesh.process("sidecar").pid)
     pids = [mesh.pid, *(each.pid for each in mesh.processes if each.pid), *(each.pid for each in runtimes)]
     used = usage.measure(pids, CPU_OVER_S)
-    models = _models(mesh.address)
+    models = _models(mesh.address, operator_token.read(folder))
     ready = mesh.state == "ready" and mesh.all_ready and models is not None and _all_ready(models)
     if as_json:
         typer.echo(json.dumps(_as_json(mesh, runtimes, used, models, ready), indent=1))
@@ -53,12 +53,12 @@ def status(
         raise typer.Exit(DEGRADED)
 
 
-def _models(address: str) -> list[Model] | None:
+def _models(address: str, token: str | None) -> list[Model] | None:
     """The models of the mesh; None when it does not answer."""
     import shoal
 
     try:
-        with shoal.connect(address) as mesh:
+        with shoal.connect(address, token=token) as mesh:
             return mesh.models(timeout=MODELS_WITHIN_S)
     except shoal.ShoalError:
         return None

@@ -27,7 +27,7 @@ CANNOT_START = 1
 def up(
     port: Annotated[int, typer.Option(min=1, max=65_535, help="The public port, on 127.0.0.1.")] = 50_051,
     state: State = DEFAULT_STATE,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Workers; they share the cores.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, max=64, help="Workers; they share the cores.")] = 1,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,6 +43,27 @@ def up(
             show_default="on a terminal",
         ),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SHOAL_TOKENS",
+            metavar="FILE",
+            help="Ask callers for the tokens of this file (see `shoal token`).",
+            show_default=False,
+        ),
+    ] = None,
+    sim: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Simulate devices as this file says, for tests of scheduling: models that name the runtime sim "
+            "answer made-up values in the time that it sets.",
+            show_default=False,
+        ),
+    ] = None,
+    sim_workers: Annotated[
+        int, typer.Option(min=0, max=64, help="Workers on simulated devices, beside the others.")
+    ] = 0,
     trace_ratio: Annotated[float, typer.Option(min=0, max=1, help="Share of requests that are traced.")] = 0.01,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What is logged.")] = "info",
     nats: Annotated[
@@ -74,6 +95,9 @@ def up(
         port=port,
         workers=workers,
         models=tuple(model or ["minilm"]),
+        tokens=tokens,
+        sim=sim,
+        sim_workers=sim_workers,
         trace_ratio=trace_ratio,
         log_level=log_level,
         nats_url=nats,
@@ -122,7 +146,7 @@ async def _supervise(prepared: PreparedMesh, display: StartDisplay, wants_reques
 async def _greet(status: MeshStatus, prepared: PreparedMesh, display: StartDisplay, wants_request: bool) -> None:
     display.say(_ready_line(status))
     if wants_request:
-        await _show_request(status.address, sorted(prepared.models)[0], display)
+        await _show_request(status.address, sorted(prepared.models)[0], prepared.operator_token, display)
     display.say("Ctrl-C stops it.")
 
 
@@ -134,7 +158,7 @@ def _in_background(options: MeshOptions, display: StartDisplay, wants_request: b
 
     # What can be said at once is said here, and a build shows its progress here.
     with mesh.prepared(options, display.say) as prepared:
-        models = sorted(prepared.models)
+        models, token = sorted(prepared.models), prepared.operator_token
     supervisor = background.start(options)
     try:
         status = background.follow(supervisor, options, display.update)
@@ -143,16 +167,16 @@ def _in_background(options: MeshOptions, display: StartDisplay, wants_request: b
         raise
     display.say(_ready_line(status))
     if wants_request:
-        asyncio.run(_show_request(status.address, models[0], display))
+        asyncio.run(_show_request(status.address, models[0], token, display))
     display.say(f"`shoal status` shows it, `shoal down` ends it{_state_hint(options.state)}.")
 
 
-async def _show_request(address: str, model: str, display: StartDisplay) -> None:
+async def _show_request(address: str, model: str, token: str, display: StartDisplay) -> None:
     from shoal.errors import ShoalError
     from shoal_supervisor.first_request import first_request
 
     try:
-        display.say(await first_request(address, model))
+        display.say(await first_request(address, model, token))
     except ShoalError as error:
         display.say(f"The first request failed: {error}")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from dataclasses import dataclass, field
 
-from nats.aio.msg import Msg
-
-from shoal_common.nats_session import NO_STREAM_WAIT_S, ApiError, BrokerTimeout, Session
+from shoal_common import stream_page
+from shoal_common.nats_session import ApiError, BrokerTimeout, Session
 
 PAGE_KEYS = 512
 PAGE_WAIT_S = 5.0
@@ -127,8 +125,10 @@ class Bucket:
         revision = await self.last_revision()
         start = 1
         while True:
-            page = await self._page(keys, start)
-            for msg in page:
+            page = await stream_page.read(
+                self._session, self._stream, self._prefix + keys, start, PAGE_KEYS, timeout_s=PAGE_WAIT_S
+            )
+            for msg in page.messages:
                 headers = msg.headers or {}
                 key = headers["Nats-Subject"].removeprefix(self._prefix)
                 start = int(headers["Nats-Sequence"]) + 1
@@ -138,35 +138,5 @@ class Bucket:
                 else:
                     deleted.pop(key, None)
                     entries[key] = Entry(msg.data, start - 1)
-            if not page or (page[-1].headers or {}).get("Nats-Num-Pending") == "0":
+            if not page.remaining:
                 return Snapshot(entries, max(revision, start - 1), deleted)
-
-    async def _page(self, keys: str, start: int) -> list[Msg]:
-        """At most PAGE_KEYS messages from sequence `start` on."""
-        payload = json.dumps({"next_by_subj": self._prefix + keys, "batch": PAGE_KEYS, "seq": start}).encode()
-        messages: list[Msg] = []
-        statuses: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-
-        async def on_message(msg: Msg) -> None:
-            headers = msg.headers or {}
-            if "Status" in headers:
-                statuses.put_nowait(headers)
-            else:
-                messages.append(msg)
-
-        inbox = f"_INBOX.{secrets.token_hex(11)}"
-        subscription = await self._session.subscribe(inbox, on_message)
-        try:
-            while True:
-                await self._session.wait_up(PAGE_WAIT_S)
-                await self._session.send(f"$JS.API.DIRECT.GET.{self._stream}", payload, reply=inbox)
-                status = await statuses.get()
-                if status["Status"] != "503":
-                    break
-                messages.clear()
-                await asyncio.sleep(NO_STREAM_WAIT_S)
-        finally:
-            await subscription.unsubscribe()
-        if status["Status"] not in ("204", "404"):
-            raise ApiError(int(status["Status"]), 0, status.get("Description", "direct get failed"))
-        return messages

@@ -106,6 +106,36 @@ def overloaded(message: str, retry_s: float, reason: str = "OVERLOADED") -> Call
     return CallError(code_pb2.RESOURCE_EXHAUSTED, reason, message, _retry(retry_s))
 
 
+def tenant_over_share(model: str, tenant: str, queued_ms: float, most_ms: float, retry_s: float) -> CallError:
+    """RESOURCE_EXHAUSTED: a tenant's work that waits for a model is all that its share of it allows."""
+    what = f"has {queued_ms:,.0f} ms of work waiting for the model {model}; its share allows {most_ms:,.0f} ms"
+    quota = error_details_pb2.QuotaFailure()
+    quota.violations.add(subject=f"tenant:{tenant}", description=what)
+    return CallError(
+        code_pb2.RESOURCE_EXHAUSTED,
+        "TENANT_OVER_SHARE",
+        f"the tenant {tenant} {what}; try again in {retry_s:.1f} s",
+        _retry(retry_s),
+        quota,
+        metadata={"tenant": tenant, "queued_ms": f"{queued_ms:.0f}", "limit_ms": f"{most_ms:.0f}"},
+    )
+
+
+def unauthenticated(reason: str, message: str) -> CallError:
+    """UNAUTHENTICATED: nobody knows who calls."""
+    return CallError(code_pb2.UNAUTHENTICATED, reason, message)
+
+
+def scope_missing(scope: str, tenant: str) -> CallError:
+    """PERMISSION_DENIED naming the scope that the caller's token lacks."""
+    return CallError(
+        code_pb2.PERMISSION_DENIED,
+        "SCOPE_MISSING",
+        f"this needs a token with the scope {scope}, which this one of tenant {tenant} does not have",
+        metadata={"scope": scope, "tenant": tenant},
+    )
+
+
 def unavailable(
     message: str, retry_s: float, reason: str = "UNAVAILABLE", metadata: dict[str, str] | None = None
 ) -> CallError:

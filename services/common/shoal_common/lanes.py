@@ -29,6 +29,7 @@ WORK_CLASSES = {name: value for value, name in CLASSES.items()}
 DEAD_LETTER_STREAM = "SHOAL_DEAD"
 DEAD_LETTER_SUBJECT = "shoal.dead"
 CANCEL_SUBJECT = "shoal.cancel"
+DRAINED_SUBJECT = "shoal.drained"
 RESULT_SUBJECT = "shoal.result"
 
 
@@ -72,6 +73,16 @@ def consumer_name(token: str, work_class: str) -> str:
     return f"{token}_{work_class}"
 
 
+def dead_letter_subject(token: str, reason: str) -> str:
+    """Where dead letters of a lane and reason are kept; `*` stands for any."""
+    return f"{DEAD_LETTER_SUBJECT}.{token}.{reason}"
+
+
+def drained_subject(token: str, work_class: str) -> str:
+    """Where workers tell each other that they drained a lane; the class may be a wildcard."""
+    return f"{DRAINED_SUBJECT}.{token}.{work_class}"
+
+
 def cancel_subject(shard: int) -> str:
     """Where gateways tell which units of a shard nobody waits for."""
     return f"{CANCEL_SUBJECT}.{shard}"
@@ -81,7 +92,7 @@ def stream_config(shard: int, replicas: int = 1) -> StreamConfig:
     """A shard's work stream: on file, a message is gone once acked, a full lane or shard refuses."""
     return StreamConfig(
         name=stream_name(shard),
-        subjects=[f"shoal.work.{shard}.>"],
+        subjects=[f"shoal.work.{shard}.*.{work_class}" for work_class in CLASSES.values()],
         retention=RetentionPolicy.WORK_QUEUE,
         storage=StorageType.FILE,
         discard=DiscardPolicy.NEW,
@@ -102,6 +113,7 @@ def dead_letter_config(replicas: int = 1) -> StreamConfig:
         storage=StorageType.FILE,
         max_age=7 * 24 * 3600,
         max_bytes=limits.DEAD_LETTER_BYTES,
+        allow_direct=True,
         num_replicas=replicas,
     )
 

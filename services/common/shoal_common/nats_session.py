@@ -5,6 +5,8 @@
 - A publish is acknowledged or raises by its deadline; unacknowledged ones are sent again under the
   same Nats-Msg-Id after a reconnect.
 - Nothing is published into a dead connection's buffer, where it would be replayed stale or dropped.
+
+It keeps the broker's clock known: nothing else that a worker calls tells it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from shoal_common import limits, logs
+from shoal_common import lanes, limits, logs
 from shoal_common.broker_clock import BrokerClock
 from shoal_common.process import Stop
 
@@ -33,6 +35,9 @@ log = logs.get("nats")
 RESEND_S = 1.0
 NO_STREAM_WAIT_S = 0.05
 API_TIMEOUT_S = 3.0
+CLOCK_PERIOD_S = 30.0
+CLOCK_RETRY_S = 0.1
+"""Until the registry has made the streams: only their replies tell the broker's time."""
 
 
 class BrokerSettings(Protocol):
@@ -193,7 +198,7 @@ class Session:
         payload = json.dumps(request).encode() if request is not None else b""
         while (left := deadline - time.monotonic()) > 0:
             await self.wait_up(left)
-            sent_s = time.time()
+            sent_s = time.monotonic()
             reply = await self._request(f"$JS.API.{operation}", payload, left, None)
             if reply is None:
                 continue
@@ -202,7 +207,7 @@ class Session:
                 continue
             body = _checked(json.loads(reply.data))
             if ts := body.get("ts"):
-                self.clock.observe(sent_s, time.time(), ts)
+                self.clock.observe(sent_s, time.monotonic(), ts)
             return body
         raise BrokerTimeout(f"no answer from JetStream to {operation}")
 
@@ -227,6 +232,18 @@ class Session:
 
     async def _start(self) -> None:
         await self.subscribe(f"{self._inbox}.*", self._on_reply)
+
+    async def _follow_clock(self) -> None:
+        """Asks for the broker's time now and then, and after each reconnect: it may be another broker's."""
+        while True:
+            renewed, wait_s = self._renewed, CLOCK_PERIOD_S
+            try:
+                await self.api(f"STREAM.INFO.{lanes.stream_name(0)}")
+            except (ApiError, BrokerTimeout):
+                wait_s = CLOCK_RETRY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await renewed.wait()
 
     async def _on_reply(self, msg: Msg) -> None:
         future = self._replies.get(msg.subject.rsplit(".", 1)[-1])
@@ -286,9 +303,11 @@ async def connected_session(settings: BrokerSettings, name: str, stop: Stop) -> 
         error_cb=on_error,
     )
     await session._start()
+    following = asyncio.create_task(session._follow_clock(), name=f"broker-clock-{name}")
     try:
         yield session
     finally:
+        following.cancel()
         closing = True
         with contextlib.suppress(Exception):
             async with asyncio.timeout(2.0):

@@ -26,6 +26,17 @@ def _relative(path: str) -> str:
 RelativePath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_relative)]
 
 
+def _without_repeats(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) != len(names):
+        raise ValueError("must name each at most once")
+    return names
+
+
+RuntimeName = Literal["torch", "sim"]
+Runtimes = Annotated[tuple[RuntimeName, ...], Field(min_length=1), AfterValidator(_without_repeats)]
+Inputs = Annotated[tuple[Literal["text", "media"], ...], Field(min_length=1), AfterValidator(_without_repeats)]
+
+
 class Strict(BaseModel):
     """Refuses unknown keys: a misspelt key must never be a silent default."""
 
@@ -65,6 +76,8 @@ class Prompts(Strict):
 class Encode(Strict):
     """What the model offers Encode."""
 
+    inputs: Inputs = ("text",)
+    """Kinds of item that it takes."""
     outputs: tuple[Literal["dense"], ...] = Field(default=("dense",), min_length=1)
     dimensions: int = Field(ge=1, le=limits.DIMENSIONS)
     pooling: Literal["mean", "cls", "last"] = "mean"
@@ -79,6 +92,12 @@ class Encode(Strict):
     def _lengths_fit(self) -> Encode:
         if not self.special_tokens < self.default_max_tokens <= self.max_tokens:
             raise ValueError("special_tokens < default_max_tokens <= max_tokens must hold")
+        return self
+
+    @model_validator(mode="after")
+    def _takes_texts(self) -> Encode:
+        if "text" not in self.inputs:
+            raise ValueError("inputs must name text: media alone is not served")
         return self
 
 
@@ -99,6 +118,10 @@ class Tuned(Strict):
     threads: int | None = Field(default=None, ge=1, le=256)
     """Threads of a batch that runs alone; unset is all cores of the device."""
     element_type: Literal["f32", "bf16"] | None = None
+    interactive_ms: float | None = Field(default=None, ge=1, le=10_000)
+    """What a batch of the class interactive may take at most; unset leaves it to the worker."""
+    bulk_ms: float | None = Field(default=None, ge=1, le=10_000)
+    """As interactive_ms, of the class bulk."""
     cost: Cost = Cost()
 
 
@@ -112,8 +135,15 @@ class Profile(Strict):
     element_type: Literal["auto", "f32", "bf16"] = "auto"
     """auto measures both when the model is loaded and keeps the faster."""
     bundle: Literal["torch"] = "torch"
-    runtimes: tuple[Literal["torch"], ...] = Field(default=("torch",), min_length=1)
-    tuned: dict[Literal["cpu", "cuda"], Tuned] = {}
+    runtimes: Runtimes = ("torch",)
+    """Those that may run it; a device has one."""
+    tuned: dict[Literal["cpu", "cuda", "sim"], Tuned] = {}
+
+    @model_validator(mode="after")
+    def _media_are_simulated(self) -> Profile:
+        if "media" in self.encode.inputs and self.runtimes != ("sim",):
+            raise ValueError("encode.inputs: media are taken by simulated models alone so far: runtimes must be [sim]")
+        return self
 
     def canonical_json(self) -> str:
         """The profile as JSON with sorted keys and all defaults spelt out."""
@@ -124,9 +154,18 @@ class Profile(Strict):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     def tuned_for(self, device: str) -> Tuned:
-        """The tuned block for a device such as cpu or cuda:0."""
-        kind = "cuda" if device.startswith("cuda") else "cpu"
-        return self.tuned.get(kind, Tuned())
+        """The tuned block for a device such as cpu, cuda:0 or sim:0."""
+        wanted = device.partition(":")[0]
+        return next((tuned for kind, tuned in self.tuned.items() if kind == wanted), Tuned())
+
+    def runs_on(self, device: str) -> bool:
+        """Whether it names the runtime that a device has."""
+        return runtime_of(device) in self.runtimes
+
+
+def runtime_of(device: str) -> RuntimeName:
+    """The runtime that a device such as cpu, cuda:0 or sim:0 has."""
+    return "sim" if device.startswith("sim") else "torch"
 
 
 class ProfileError(ValueError):

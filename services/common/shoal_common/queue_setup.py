@@ -6,12 +6,11 @@ The registry makes both when it takes the lease; workers make a lane's consumers
 
 from __future__ import annotations
 
-import asyncio
-
 from nats.js.api import StreamConfig
 
 from shoal_common import lanes, limits
 from shoal_common.nats_session import ApiError, Session
+from shoal_common.together import together
 
 STREAM_EXISTS_OTHERWISE = 10058
 CONSUMER_NOT_FOUND = 10014
@@ -26,9 +25,8 @@ async def ensure_streams(session: Session, replicas: int = 1) -> None:
         BrokerTimeout: no answer in time.
     """
     configs = [lanes.stream_config(shard, replicas) for shard in range(limits.SHARDS)]
-    async with asyncio.TaskGroup() as group:
-        for config in (*configs, lanes.dead_letter_config(replicas)):
-            group.create_task(_ensure_stream(session, config))
+    configs.append(lanes.dead_letter_config(replicas))
+    await together((_ensure_stream(session, config) for config in configs), len(configs))
 
 
 async def ensure_consumers(session: Session, token: str) -> None:
@@ -51,13 +49,18 @@ async def delete_consumers(session: Session, token: str) -> None:
         ApiError: the broker refused.
         BrokerTimeout: no answer in time.
     """
+    for work_class in lanes.CLASSES.values():
+        await delete_consumer(session, token, work_class)
+
+
+async def delete_consumer(session: Session, token: str, work_class: str) -> None:
+    """Removes one pull consumer of a lane; raises as `delete_consumers`."""
     stream = lanes.stream_name(lanes.shard_of(token))
-    for config in lanes.consumer_configs(token):
-        try:
-            await session.api(f"CONSUMER.DELETE.{stream}.{config.name}")
-        except ApiError as error:
-            if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
-                raise
+    try:
+        await session.api(f"CONSUMER.DELETE.{stream}.{lanes.consumer_name(token, work_class)}")
+    except ApiError as error:
+        if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+            raise
 
 
 async def _ensure_stream(session: Session, config: StreamConfig) -> None:

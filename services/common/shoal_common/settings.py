@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -32,10 +32,13 @@ class ServiceSettings(BaseSettings):
     trace_file: str = ""
     """Where spans are appended as JSON lines when no OTLP endpoint is set."""
 
+    knows_callers: ClassVar[bool] = False
+    """Whether the service can ask for tokens: then it says itself whether it may listen to other machines."""
+
     @field_validator("listen")
     @classmethod
     def _open_only_to_this_machine(cls, listen: str) -> str:
-        if not is_local(listen):
+        if not cls.knows_callers and not is_local(listen):
             raise ValueError(
                 f"{listen!r} can be reached from other machines, and no tokens or mTLS are configured: "
                 "listen on 127.0.0.1, [::1] or a Unix socket"

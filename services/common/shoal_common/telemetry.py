@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from shoal_common import limits
 
 TRACEPARENT = "traceparent"
+_INSTANCE = secrets.token_hex(8)
+"""Of this process."""
+OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 METRICS_PERIOD_MS = 10_000
 _propagator = TraceContextTextMapPropagator()
 _unsent: list[Callable[[int], bool]] = []
@@ -61,25 +65,32 @@ class FileExporter(SpanExporter):
                 self._path.replace(self._path.with_name(self._path.name + ".1"))
 
 
+def configure_metrics(service: str) -> None:
+    """Sends the service's metrics by OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set; else nothing is counted."""
+    if not os.environ.get(OTLP_ENDPOINT):
+        return
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    period_ms = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", METRICS_PERIOD_MS))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=period_ms)
+    meters = MeterProvider([reader], _resource(service))
+    metrics.set_meter_provider(meters)
+    _unsent.append(meters.force_flush)
+
+
 def configure(service: str, settings: TraceSettings) -> trace.Tracer:
     """The service's tracer: OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, else the trace file, else nothing.
 
-    With an OTLP endpoint metrics are sent too; without one nothing is counted.
+    Its metrics are configured too.
     """
+    configure_metrics(service)
     exporter: SpanExporter | None = None
-    resource = Resource.create({"service.name": f"shoal-{service}"})
-    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    if os.environ.get(OTLP_ENDPOINT):
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
         exporter = OTLPSpanExporter()
-        period_ms = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", METRICS_PERIOD_MS))
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=period_ms)
-        meters = MeterProvider([reader], resource)
-        metrics.set_meter_provider(meters)
-        _unsent.append(meters.force_flush)
     elif settings.trace_file:
         exporter = FileExporter(Path(settings.trace_file))
     if exporter is None:
@@ -87,7 +98,7 @@ def configure(service: str, settings: TraceSettings) -> trace.Tracer:
     provider = TracerProvider(
         # Who begins a trace decides by trace_ratio before making a span: even an unsampled one costs 8 µs.
         sampler=ParentBased(ALWAYS_ON),
-        resource=resource,
+        resource=_resource(service),
     )
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
     _unsent.append(provider.force_flush)
@@ -113,6 +124,11 @@ def traceparent(span: Span) -> str | None:
     if not context.trace_flags & TraceFlags.SAMPLED:
         return None
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+
+
+def _resource(service: str) -> Resource:
+    # Two workers are one service: without an instance their metrics would overwrite each other.
+    return Resource.create({"service.name": f"shoal-{service}", "service.instance.id": _INSTANCE})
 
 
 def _as_dict(span: ReadableSpan) -> dict[str, object]:

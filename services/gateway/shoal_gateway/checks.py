@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
@@ -10,9 +11,12 @@ from shoal.v1 import inference_pb2
 from shoal.view.v1 import view_pb2
 from shoal.work.v1 import work_pb2
 from shoal_common import errors, limits
+from shoal_common.blobs import Data
 from shoal_common.registry_view import RegisteredModel
+from shoal_gateway.carving import carve
 from shoal_gateway.encode_options import CheckedOptions, OptionChecks, unknown_fields, unknown_value
 
+ITEMS_FIELD = view_pb2.RequestView.ITEMS_FIELD_NUMBER
 WORK_CLASSES: dict[int, work_pb2.WorkClass] = {
     inference_pb2.PRIORITY_UNSPECIFIED: work_pb2.WORK_CLASS_INTERACTIVE,
     inference_pb2.PRIORITY_INTERACTIVE: work_pb2.WORK_CLASS_INTERACTIVE,
@@ -28,17 +32,24 @@ class Models(Protocol):
         ...
 
 
+class ParsedRequest(NamedTuple):
+    """A request's message; the view holds its items only where they are small."""
+
+    view: view_pb2.RequestView
+    items: Sequence[Data]
+
+
 class CheckedRequest(NamedTuple):
     """A request that can be served."""
 
     model: RegisteredModel
     options: CheckedOptions
     work_class: work_pb2.WorkClass
-    items: list[bytes]
+    items: Sequence[Data]
 
 
-def parse(raw: bytes) -> view_pb2.RequestView:
-    """The request's view.
+def parse(raw: Data) -> ParsedRequest:
+    """The request as far as its items, which are parts of `raw` where they are large.
 
     Raises:
         CallError: INVALID_ARGUMENT; too large, or no message at all.
@@ -46,17 +57,21 @@ def parse(raw: bytes) -> view_pb2.RequestView:
     if len(raw) > limits.MESSAGE_BYTES:
         raise errors.too_large("(message)", len(raw), limits.MESSAGE_BYTES)
     try:
-        return view_pb2.RequestView.FromString(raw)
+        if len(raw) > limits.BLOB_ITEM_BYTES and (carved := carve(raw, ITEMS_FIELD)):
+            return ParsedRequest(view_pb2.RequestView.FromString(carved.rest), carved.values)
+        view = view_pb2.RequestView.FromString(raw)  # pyright: ignore[reportArgumentType] - views are taken too
+        return ParsedRequest(view, list(view.items))
     except DecodeError:
         raise errors.malformed("these bytes are not the method's request message") from None
 
 
-def check(view: view_pb2.RequestView, models: Models, options: OptionChecks) -> CheckedRequest:
+def check(parsed: ParsedRequest, models: Models, options: OptionChecks) -> CheckedRequest:
     """Checks everything but the items themselves, which nobody parses on the way.
 
     Raises:
         CallError: INVALID_ARGUMENT or NOT_FOUND.
     """
+    view, items = parsed
     _check_names(view)
     model = models.resolve(view.model)
     if view.adapter:
@@ -66,7 +81,6 @@ def check(view: view_pb2.RequestView, models: Models, options: OptionChecks) -> 
         raise errors.invalid_fields(unknown_value("priority", view.priority, inference_pb2.Priority))
     for field, what in unknown_fields(view, "(message)"):
         raise errors.invalid_field(field, what)
-    items = list(view.items)
     if not items:
         raise errors.invalid_field("items", "is empty; at least 1 item is needed")
     if len(items) > limits.REQUEST_ITEMS:

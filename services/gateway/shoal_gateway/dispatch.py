@@ -11,20 +11,24 @@ from typing import NamedTuple
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal.work.v1 import work_pb2
 from shoal_common import limits
+from shoal_common.blobs import Blob, Data
 from shoal_common.lanes import shard_of
 from shoal_common.nats_session import Session
+from shoal_common.tokens import Identity
 from shoal_gateway import admission, checks, item_faults, metrics, publishing, units
+from shoal_gateway.blob_items import BlobItems
+from shoal_gateway.blob_results import BlobResults
 from shoal_gateway.cancellations import Cancellations
 from shoal_gateway.checks import CheckedRequest, Models
 from shoal_gateway.encode_options import OptionChecks
 from shoal_gateway.lane_states import LaneStates
+from shoal_gateway.pacing import Pace, Pacing
 from shoal_gateway.reassembly import Answer
 from shoal_gateway.results import Results, Waiting
 from shoal_gateway.room import Room
 from shoal_gateway.traces import Traces, Untraced, reason
 from shoal_gateway.units import Run
 
-TENANT = "default"
 QUEUE_ANSWERS_S = 1.0
 """A queue that has not stored a unit after this time is away, rather than the deadline too short."""
 
@@ -36,6 +40,7 @@ class Caller(NamedTuple):
     budget_s: float
     """Seconds in which it must be answered."""
     traceparent: str | None
+    identity: Identity
 
 
 class Dispatch:
@@ -49,6 +54,9 @@ class Dispatch:
         results: Results,
         cancellations: Cancellations,
         traces: Traces,
+        blob_items: BlobItems,
+        blob_results: BlobResults,
+        pacing: Pacing,
     ) -> None:
         self._session = session
         self._models = models
@@ -56,11 +64,14 @@ class Dispatch:
         self._results = results
         self._cancellations = cancellations
         self._traces = traces
+        self._blob_items = blob_items
+        self._blob_results = blob_results
+        self._pacing = pacing
         self._options = OptionChecks()
         self.room = Room(limits.REQUESTS_BYTES)
         """For the requests that are in hand; whoever calls takes it before and gives it back after."""
 
-    async def encode(self, raw: bytes, caller: Caller) -> bytes:
+    async def encode(self, raw: Data, caller: Caller) -> bytes:
         """An EncodeResponse for an EncodeRequest, both serialized.
 
         Raises:
@@ -84,7 +95,7 @@ class Dispatch:
                 for waiting in self._results.waiting_on(token):
                     waiting.fail(admission.failed(lane, waiting.model))
 
-    async def _encode(self, raw: bytes, caller: Caller, spans: Untraced) -> bytes:
+    async def _encode(self, raw: Data, caller: Caller, spans: Untraced) -> bytes:
         deadline_s = time.monotonic() + caller.budget_s
         if caller.budget_s <= 0:
             raise admission.expired()
@@ -94,62 +105,97 @@ class Dispatch:
         refusal = admission.refusal(self._lane_states.get(lane), model.name, caller.budget_s, time.monotonic())
         if refusal is not None:
             raise refusal
-        faults = item_faults.faults(request.items, model.name)
-        runs = _named(units.cut(request.items, faults, request.options.max_tokens))
+        takes_media = "media" in model.profile.encode.inputs
+        faults = item_faults.faults(
+            request.items, model.name, takes_media=takes_media, has_storage=self._blob_items.has_storage
+        )
+        runs = _named(units.cut(request.items, faults, request.options.max_tokens, self._blob_items.least_bytes))
+        pace = self._pacing.pace(lane, model.name, request.work_class, runs.values(), caller.identity, caller.budget_s)
+        blobs = await self._blob_items.name(runs)
         answer = Answer(len(request.items), faults, runs)
         if runs:
             waiting = Waiting(caller.request_id, lane, model.name, answer)
-            await self._run(self._units(request, runs, caller, deadline_s), waiting, caller, deadline_s, spans)
+            async with self._blob_items.written(blobs, runs, waiting, deadline_s):
+                work = self._units(request, runs, blobs, caller)
+                await self._run(work, pace, waiting, caller, deadline_s, spans)
+            await self._blob_results.read(answer, request.items, deadline_s)
         spans.stage("reassemble")
         metrics.requests.add(1)
         metrics.items.add(len(request.items))
         return answer.response(model.name, model.digest)
 
     async def _run(
-        self, units: Sequence[work_pb2.Unit], waiting: Waiting, caller: Caller, deadline_s: float, spans: Untraced
+        self,
+        units: Sequence[work_pb2.Unit],
+        pace: Pace,
+        waiting: Waiting,
+        caller: Caller,
+        deadline_s: float,
+        spans: Untraced,
     ) -> None:
         """Has the units worked on; returns with the answer complete, else nobody waits for them any more."""
         self._results.expect(waiting)
-        left_s, stored = deadline_s - time.monotonic(), False
+        turns = pace.enter(waiting)
+        ready, published = len(units), 0
+        asked_s: float | None = None
         try:
-            async with asyncio.timeout(left_s):
-                spans.stage("publish")
-                await publishing.publish(self._session, waiting.lane, units, left_s, spans.traceparent)
-                stored = True
-                metrics.units.add(len(units))
+            async with asyncio.timeout(deadline_s - time.monotonic()):
+                while published < len(units) and not waiting.done.done():
+                    if turns is not None:
+                        ready = turns.ready
+                        if ready == published:
+                            spans.stage("turn")
+                            await turns.after(published)
+                            continue
+                    spans.stage("publish")
+                    asked_s = time.monotonic()
+                    left_s = deadline_s - asked_s
+                    some = units[published:ready]
+                    published = ready
+                    for unit in some:
+                        unit.remaining_ms = max(1, int(left_s * 1000))
+                    await publishing.publish(self._session, waiting.lane, some, left_s, spans.traceparent)
+                    asked_s = None
+                    metrics.units.add(len(some))
                 spans.stage("wait")
                 error = await waiting.done
         except TimeoutError:
-            if not self._session.is_up or (not stored and left_s >= QUEUE_ANSWERS_S):
+            unanswered_s = 0.0 if asked_s is None else time.monotonic() - asked_s
+            if not self._session.is_up or unanswered_s >= QUEUE_ANSWERS_S:
                 raise publishing.away() from None
             lane = self._lane_states.get(waiting.lane)
             raise admission.too_late(lane, waiting.model, caller.budget_s) from None
         finally:
             self._results.forget(waiting)
-            if unanswered := waiting.answer.open_units:
+            if turns is not None:
+                turns.leave()
+            if unanswered := [unit.id for unit in units[:published] if waiting.answer.is_open(unit.id)]:
                 metrics.cancelled_units.add(len(unanswered))
                 self._cancellations.add(shard_of(waiting.lane), unanswered, deadline_s - time.monotonic())
         if error is not None:
             raise error
 
     def _units(
-        self, request: CheckedRequest, runs: Mapping[str, Run], caller: Caller, deadline_s: float
+        self,
+        request: CheckedRequest,
+        runs: Mapping[str, Run],
+        blobs: Mapping[str, Blob],
+        caller: Caller,
     ) -> list[work_pb2.Unit]:
-        remaining_ms = max(1, int((deadline_s - time.monotonic()) * 1000))
         return [
             work_pb2.Unit(
                 id=unit_id,
                 request_id=caller.request_id,
                 reply_subject=self._results.subject,
-                tenant=TENANT,
-                remaining_ms=remaining_ms,
+                tenant=caller.identity.tenant,
                 work_class=request.work_class,
                 task=work_pb2.TASK_ENCODE,
                 profile_digest=request.model.digest,
                 estimated_tokens=run.estimated_tokens,
                 first_index=run.first_index,
                 options=request.options.options,
-                items=run.items,
+                items=[b""] if unit_id in blobs else map(bytes, run.items),
+                blobs=[blobs[unit_id].message()] if unit_id in blobs else (),
             )
             for unit_id, run in runs.items()
         ]

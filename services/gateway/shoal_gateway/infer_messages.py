@@ -8,9 +8,12 @@ from google.protobuf.message import DecodeError
 
 from shoal.view.v1 import view_pb2
 from shoal_common import errors, limits
+from shoal_common.blobs import Data
 from shoal_common.errors import CallError
+from shoal_gateway.carving import carve
 from shoal_gateway.encode_options import unknown_fields
 
+ENCODE_FIELD = view_pb2.InferRequestView.ENCODE_FIELD_NUMBER
 ECHOED_ID_BYTES = 4 * limits.KIB
 
 
@@ -20,7 +23,7 @@ class InferRequest(NamedTuple):
     request_id: bytes
     """As far as an answer may repeat it: always UTF-8."""
     deadline_ms: int
-    encode: bytes
+    encode: Data
     error: CallError | None
     """Why it cannot be served."""
 
@@ -28,12 +31,14 @@ class InferRequest(NamedTuple):
 def parse(raw: bytes) -> InferRequest:
     """Reads a message; one that cannot be served says why."""
     try:
-        view = view_pb2.InferRequestView.FromString(raw)
+        view, encode = _view(raw)
     except DecodeError:
         return InferRequest(b"", 0, b"", errors.malformed("these bytes are not an InferRequest"))
     error = _fault(view)
-    if error is None:
-        return InferRequest(view.request_id, view.deadline_ms, view.encode, None)
+    if error is None and encode is None:
+        error = errors.invalid_field("request", "holds nothing to compute; set encode")
+    if error is None and encode is not None:
+        return InferRequest(view.request_id, view.deadline_ms, encode, None)
     return InferRequest(_echo(view.request_id), 0, b"", error)
 
 
@@ -48,6 +53,14 @@ def refused(request_id: bytes, error: CallError, name: str) -> bytes:
     return view_pb2.InferResponseView(request_id=request_id, last=True, error=status).SerializeToString()
 
 
+def _view(raw: bytes) -> tuple[view_pb2.InferRequestView, Data | None]:
+    """The message, and its EncodeRequest, which the view holds only where it is small."""
+    if len(raw) > limits.BLOB_ITEM_BYTES and (carved := carve(raw, ENCODE_FIELD)):
+        return view_pb2.InferRequestView.FromString(carved.rest), carved.values[-1] if carved.values else None
+    view = view_pb2.InferRequestView.FromString(raw)
+    return view, view.encode if view.HasField("encode") else None
+
+
 def _fault(view: view_pb2.InferRequestView) -> CallError | None:
     if not view.request_id:
         return errors.invalid_field("request_id", "is empty; answers are matched by it")
@@ -57,8 +70,6 @@ def _fault(view: view_pb2.InferRequestView) -> CallError | None:
         return errors.invalid_field("request_id", "is not valid UTF-8", "MALFORMED_MESSAGE")
     for field, what in unknown_fields(view, "request"):
         return errors.invalid_field(field, what)
-    if not view.HasField("encode"):
-        return errors.invalid_field("request", "holds nothing to compute; set encode")
     return None
 
 

@@ -9,7 +9,9 @@ import grpc
 
 from shoal_common import call_ends, errors, limits
 from shoal_common.request_ids import METADATA_KEY, request_id
+from shoal_common.tokens import Identity
 from shoal_gateway import call_metadata, deadlines, infer_messages, refusals
+from shoal_gateway.auth import Auth, permitted
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_messages import InferRequest
 
@@ -21,12 +23,14 @@ class CallerGone(Exception):
 class InferStream:
     """Owns a stream and the tasks of its requests; they end with it."""
 
-    def __init__(self, dispatch: Dispatch, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, dispatch: Dispatch, auth: Auth, context: grpc.aio.ServicerContext) -> None:
         self._dispatch = dispatch
+        self._auth = auth
         self._context = context
         metadata = call_metadata.read(context)
         self._asked_id = request_id(metadata.request_id) if metadata.request_id else None
         self._traceparent = metadata.traceparent
+        self._authorization = metadata.authorization
         self._in_flight: set[bytes] = set()
         self._slots = asyncio.Semaphore(limits.INFER_IN_FLIGHT)
         self._writing = asyncio.Lock()
@@ -38,6 +42,10 @@ class InferStream:
         """Returns when the caller has ended its side and every request is answered."""
         if self._asked_id:
             self._context.set_trailing_metadata(((METADATA_KEY, self._asked_id),))
+        try:
+            self._identity()
+        except errors.CallError as error:
+            await call_ends.abort(self._context, error, self._asked_id or uuid.uuid4().hex)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._reading = tasks.create_task(self._read(tasks))
@@ -93,12 +101,17 @@ class InferStream:
             return infer_messages.refused(request.request_id, request.error, name)
         budget_s = deadlines.budget_s(self._context.time_remaining(), request.deadline_ms)
         try:
-            response = await self._dispatch.encode(request.encode, Caller(name, budget_s, self._traceparent))
+            caller = Caller(name, budget_s, self._traceparent, self._identity())
+            response = await self._dispatch.encode(request.encode, caller)
         except Exception as error:
             return infer_messages.refused(request.request_id, call_ends.typed(error, name), name)
         finally:
             self._in_flight.discard(request.request_id)
         return infer_messages.answered(request.request_id, response)
+
+    def _identity(self) -> Identity:
+        """Who calls; asked for each request, for a stream may outlive its token."""
+        return permitted(self._auth.identify(self._authorization), "infer")
 
     def _name(self) -> str:
         """A request's name in errors and logs: the stream's, if it has one, and a number."""

@@ -7,6 +7,7 @@ import grpc
 from shoal_common import call_ends
 from shoal_common.request_ids import METADATA_KEY, request_id
 from shoal_gateway import call_metadata, deadlines
+from shoal_gateway.auth import Auth, permitted
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_stream import InferStream
 
@@ -16,8 +17,9 @@ NAME = "shoal.v1.InferenceService"
 class InferenceService:
     """Translates calls into requests and errors into statuses."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, auth: Auth) -> None:
         self._dispatch = dispatch
+        self._auth = auth
         self._streams: set[InferStream] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -39,8 +41,9 @@ class InferenceService:
         metadata = call_metadata.read(context)
         name = request_id(metadata.request_id)
         try:
+            identity = permitted(self._auth.identify(metadata.authorization), "infer")
             with self._dispatch.room.taken(len(raw)):
-                response = await self._dispatch.encode(raw, Caller(name, budget_s, metadata.traceparent))
+                response = await self._dispatch.encode(raw, Caller(name, budget_s, metadata.traceparent, identity))
         except Exception as error:
             await call_ends.abort(context, call_ends.typed(error, name), name)
             raise  # abort has raised already
@@ -49,7 +52,7 @@ class InferenceService:
 
     async def infer(self, _: object, context: grpc.aio.ServicerContext) -> None:
         """InferenceService.Infer."""
-        stream = InferStream(self._dispatch, context)
+        stream = InferStream(self._dispatch, self._auth, context)
         self._streams.add(stream)
         try:
             await stream.serve()

@@ -38,6 +38,8 @@ class LaneStates:
         self._lanes: dict[str, KnownLane] = {}
         self._clock_s = clock_s
         self._lost_s: float | None = -math.inf
+        self.watchers = 1
+        """Gateways that watch, this one included."""
         self._hooks: list[Callable[[Iterable[str]], None]] = []
 
     def on_change(self, hook: Callable[[Iterable[str]], None]) -> None:
@@ -78,7 +80,11 @@ class LaneStates:
         self._lanes.update(changed)
         for token in gone:
             self._lanes.pop(token, None)
-        self._tell([*changed, *gone])
+        if event.watchers not in (0, self.watchers):
+            self.watchers = event.watchers
+            self._tell({*self._lanes, *gone})
+        else:
+            self._tell([*changed, *gone])
 
     def _aged(self) -> None:
         if not self.known:

@@ -12,6 +12,10 @@ rejections = _meter.create_counter(
     "shoal.gateway.rejections", "{request}", "Requests that ended in an error, by reason"
 )
 units = _meter.create_counter("shoal.gateway.units", "{unit}", "Units that were published")
+turn_ms = _meter.create_histogram(
+    "shoal.gateway.turn", "ms", "How long units that could not be published at once waited for their turn"
+)
 cancelled_units = _meter.create_counter(
     "shoal.gateway.cancelled_units", "{unit}", "Units that nobody waits for any more"
 )
+blob_bytes = _meter.create_counter("shoal.gateway.blob_bytes", "By", "Bytes written to object storage and read from it")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from nats.aio.msg import Msg
 
 from shoal.work.v1 import work_pb2
-from shoal_common import errors, lanes, logs
+from shoal_common import errors, lanes, limits, logs
+from shoal_common.blob_removal import BlobRemoval
+from shoal_common.blobs import RESULTS, BadReference, references
 from shoal_common.nats_session import Session
 from shoal_gateway.reassembly import Answer, WrongResults
 
@@ -25,6 +29,8 @@ class Waiting:
         self.model = model
         self.answer = answer
         self.unit_ids = answer.open_units
+        self.on_answer: Callable[[str], None] | None = None
+        """Told the id of each unit that is answered; it may be told twice."""
         self.done: asyncio.Future[errors.CallError | None] = asyncio.get_running_loop().create_future()
 
     def take(self, result: work_pb2.UnitResult) -> None:
@@ -40,8 +46,22 @@ class Waiting:
             log.error("a worker sent wrong results", request_id=self.request_id, worker=result.worker, error=str(error))
             self.fail(errors.internal())
             return
+        self._tell(result.unit_id)
         if complete:
             self.done.set_result(None)
+
+    def give_up(self, unit_id: str, result: bytes) -> None:
+        """One of its units, of one item, has the result that the gateway wrote."""
+        if self.done.done():
+            return
+        complete = self.answer.give_up(unit_id, result)
+        self._tell(unit_id)
+        if complete:
+            self.done.set_result(None)
+
+    def _tell(self, unit_id: str) -> None:
+        if self.on_answer is not None and not self.answer.is_open(unit_id):
+            self.on_answer(unit_id)
 
     def fail(self, error: errors.CallError) -> None:
         """Ends it with an error, unless it has ended."""
@@ -52,8 +72,9 @@ class Waiting:
 class Results:
     """The subscription on this gateway's reply subject, and who waits for which unit."""
 
-    def __init__(self, session: Session, gateway: str) -> None:
+    def __init__(self, session: Session, gateway: str, removal: BlobRemoval) -> None:
         self._session = session
+        self._removal = removal
         self._by_unit: dict[str, Waiting] = {}
         self.subject = f"{lanes.RESULT_SUBJECT}.{gateway}"
 
@@ -88,6 +109,14 @@ class Results:
             waiting = self._by_unit.get(result.unit_id)
             if waiting is not None:
                 waiting.take(result)
+            elif result.blobs:
+                self._remove(result)
+
+    def _remove(self, result: work_pb2.UnitResult) -> None:
+        """Nobody will read the blobs of a result that nobody waits for."""
+        with contextlib.suppress(BadReference):
+            blobs = references(RESULTS, result.unit_id, result.blobs, limits.REQUEST_ITEMS)
+            self._removal.add(blob.key for blob in blobs)
 
 
 def _reported(result: work_pb2.UnitResult) -> errors.CallError:

@@ -8,11 +8,10 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable
 
-from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
 
 from shoal.work.v1 import work_pb2
-from shoal_common import errors, lanes, limits, logs, queue_setup
+from shoal_common import dead_letters, errors, lanes, limits, logs, queue_setup, unit_form
 from shoal_common.nats_session import BrokerTimeout, Session
 
 log = logs.get("lane-drain")
@@ -78,16 +77,21 @@ async def _pull(session: Session, stream: str, consumer: str) -> list[Msg]:
 
 
 async def _answer(session: Session, messages: list[Msg], error: errors.CallError) -> None:
-    """Sends each waiting gateway its units' error, then acks them: confirmed, orphaned or expired alike."""
+    """Sends each waiting gateway its units' error, then acks them: confirmed, orphaned or expired alike.
+
+    What is no unit becomes a dead letter; if the broker does not take that, it is delivered again.
+    """
     by_gateway: dict[str, list[work_pb2.UnitResult]] = defaultdict(list)
+    done: list[Msg] = []
     for message in messages:
-        try:
-            unit = work_pb2.Unit.FromString(message.data)
-        except DecodeError:
-            log.warning("a unit of a retired lane is no unit", subject=message.subject)
+        unit = unit_form.parse(message.data)
+        if unit is None:
+            if await _bury(session, message):
+                done.append(message)
             continue
+        done.append(message)
         expires_s = message.metadata.timestamp.timestamp() + unit.remaining_ms / 1000
-        if unit.reply_subject and session.clock.now_s() < expires_s:
+        if session.clock.now_s() < expires_s:
             status = error.status(unit.request_id).SerializeToString()
             by_gateway[unit.reply_subject].append(
                 work_pb2.UnitResult(
@@ -99,8 +103,21 @@ async def _answer(session: Session, messages: list[Msg], error: errors.CallError
             batch = work_pb2.ResultBatch(results=results).SerializeToString()
             group.create_task(session.confirmed(subject, batch, RETRY_WAITS_S))
     async with asyncio.TaskGroup() as group:
-        for message in messages:
+        for message in done:
             # Confirmed by the broker, so that what is counted afterwards is without them.
             group.create_task(session.confirmed(message.reply, b"+ACK", ACK_WAITS_S))
     if messages:
         log.info("units of a retired lane answered", units=len(messages), error=error.reason)
+
+
+async def _bury(session: Session, message: Msg) -> bool:
+    """Keeps a message that is no unit as a dead letter; whether the broker has it."""
+    return await dead_letters.keep(
+        session,
+        subject=message.subject,
+        sequence=message.metadata.sequence.stream,
+        unit=message.data,
+        reason=unit_form.MALFORMED,
+        detail=unit_form.UNANSWERABLE,
+        deliveries=message.metadata.num_delivered,
+    )

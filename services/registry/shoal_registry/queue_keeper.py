@@ -1,22 +1,28 @@
-"""Keeps the queue as the state says: every lane has its consumers, and retired lanes are cleared."""
+"""Keeps the queue as the state says: lanes have consumers that see their units, and retired lanes are cleared."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
-from shoal_common import errors, lanes, limits, logs, queue_setup
+from shoal_common import errors, lanes, logs, queue_setup, queue_survey
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
+from shoal_common.queue_survey import Queue, QueueKey
+from shoal_registry import metrics
 from shoal_registry.lane_drain import drain
 from shoal_registry.retired_lanes import GRACE_S, RetiredLanes
 from shoal_registry.state import State
+from shoal_registry.stuck_consumers import SURE_AFTER_S, StuckConsumers
 
 log = logs.get("queue-keeper")
 PERIOD_S = 10.0
 CHECK_S = 1.0
 """How soon a change of the registered lanes is seen."""
+DRAIN_AGAIN_S = 1.0
+"""After a turn that left units on a retired lane."""
 
 
 class QueueKeeper:
@@ -29,6 +35,7 @@ class QueueKeeper:
         self._replicas = replicas
         self._may_write = may_write
         self._retired = RetiredLanes()
+        self._stuck = StuckConsumers(session)
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -55,7 +62,7 @@ class QueueKeeper:
                 log.warning("the queue could not be kept in order", error=str(error))
                 continue
             if kept - wanted:
-                asyncio.get_running_loop().call_later(GRACE_S, self.wake)
+                self._wake_in(GRACE_S)
             kept = wanted
 
     async def prepare(self, token: str) -> None:
@@ -77,36 +84,32 @@ class QueueKeeper:
             ApiError, BrokerTimeout: the broker refused or did not answer; the next round does the rest.
         """
         await queue_setup.ensure_streams(self._session, self._replicas)
-        served, holding = await self._inventory()
+        queues = await queue_survey.survey(self._session)
         wanted = self._state.lane_tokens()
-        for token in sorted(wanted - served):
+        for token in sorted(wanted - _whole(queues.values())):
             await queue_setup.ensure_consumers(self._session, token)
-        for token in self._retired.due(wanted, served | holding, now_s):
+        if await self._stuck.check(queues.values(), now_s):
+            self._wake_in(SURE_AFTER_S)
+        for token in self._retired.due(wanted, {key.lane for key in queues}, now_s):
             if await drain(self._session, token, lambda token=token: self._farewell(token)):
                 self._state.retired.pop(token, None)
                 log.info("a retired lane is cleared", lane=token)
+            else:
+                self._wake_in(DRAIN_AGAIN_S)
+        await self._measure(queues)
 
-    async def _inventory(self) -> tuple[set[str], set[str]]:
-        """Tokens of lanes with all their consumers or some units, as the broker has them."""
-        consumers: dict[str, int] = {}
-        holding: set[str] = set()
-        for shard in range(limits.SHARDS):
-            stream = lanes.stream_name(shard)
-            for name in await self._consumer_names(stream):
-                token = name.rsplit("_", 1)[0]
-                consumers[token] = consumers.get(token, 0) + 1
-            info = await self._session.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
-            holding |= {subject.split(".")[3] for subject in info["state"].get("subjects") or {}}
-        whole = {token for token, count in consumers.items() if count == len(lanes.CLASSES)}
-        return whole, holding | (consumers.keys() - whole)
+    async def _measure(self, queues: Mapping[QueueKey, Queue]) -> None:
+        oldest = await queue_survey.oldest_waiting(self._session, queues.values())
+        models = {model.lane.token: model.name for model in self._state.models.values()}
+        now_s = self._session.clock.now_s()
+        for key, queue in queues.items():
+            about = {"model": models.get(key.lane, ""), "class": key.work_class}
+            metrics.waiting_units.set(queue.waiting_units, about)
+            age_s = now_s - oldest[key].published_s if key in oldest else 0.0
+            metrics.oldest_waiting_ms.set(max(0.0, age_s) * 1e3, about)
 
-    async def _consumer_names(self, stream: str) -> list[str]:
-        names: list[str] = []
-        while True:
-            page = await self._session.api(f"CONSUMER.NAMES.{stream}", {"offset": len(names)})
-            names += page.get("consumers") or []
-            if not page.get("consumers") or len(names) >= page["total"]:
-                return names
+    def _wake_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _farewell(self, token: str) -> errors.CallError:
         """What callers whose units wait on a retired lane are told."""
@@ -118,3 +121,9 @@ class QueueKeeper:
                 "REVISION_REPLACED",
             )
         return errors.not_found("model", name or f"of lane {token}", self._state.names())
+
+
+def _whole(queues: Iterable[Queue]) -> set[str]:
+    """Tokens of lanes with all their consumers."""
+    consumers = Counter(queue.key.lane for queue in queues if queue.has_consumer)
+    return {token for token, count in consumers.items() if count == len(lanes.CLASSES)}

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 
 from shoal.registry.v1 import registry_pb2, registry_pb2_grpc
-from shoal_common import grpc_server, registry_state
+from shoal_common import grpc_server, registry_state, telemetry
 from shoal_common.lease import Lease
 from shoal_common.nats_session import connected_session
 from shoal_common.process import Stop
@@ -26,6 +26,7 @@ SERVICE = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
 
 async def main(settings: RegistrySettings, stop: Stop) -> None:
     """Runs the registry until it is told to stop."""
+    telemetry.configure_metrics("registry")
     texts = catalogue.chosen(settings.first_models, settings.catalogue)
     async with connected_session(settings, settings.replica, stop) as session:
         lease = Lease(session, "registry", settings.replica, settings.replicas)

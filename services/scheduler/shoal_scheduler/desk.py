@@ -34,8 +34,7 @@ class Desk:
         """The registry's models have changed: every worker may have a new plan."""
         self.fleet.want(models)
         self._changed.set()
-        for seat in self._seats:
-            seat.wake()
+        self._wake_seats()
 
     def open(self) -> None:
         """This replica holds the lease: what the fleet says counts."""
@@ -77,11 +76,13 @@ class Desk:
             seat.leave()
 
     async def show_changes(self) -> None:
-        """Shows lane states when something changed, for ever."""
+        """Shows lane states, and tells workers of idle ones, when something changed, for ever."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             self.board.show(self.fleet.lane_states())
+            if self.fleet.find_idle():
+                self._wake_seats()
             await asyncio.sleep(SHOW_PERIOD_S)
 
     async def expire_silent(self) -> None:
@@ -90,6 +91,10 @@ class Desk:
             await asyncio.sleep(EXPIRE_PERIOD_S)
             if self.fleet.expire():
                 self._changed.set()
+
+    def _wake_seats(self) -> None:
+        for seat in self._seats:
+            seat.wake()
 
 
 def closed() -> errors.CallError:

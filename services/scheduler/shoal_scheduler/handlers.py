@@ -30,7 +30,9 @@ class SchedulerHandlers(scheduler_pb2_grpc.SchedulerServiceServicer):
             reading = self._streams.create_task(_read(request_iterator, seat))
             try:
                 async for plan in seat.plans():
-                    yield scheduler_pb2.ReportResponse(plan_revision=plan.revision, profile_digests=plan.digests)
+                    yield scheduler_pb2.ReportResponse(
+                        plan_revision=plan.revision, profile_digests=plan.digests, idle_lanes=plan.idle_lanes
+                    )
             finally:
                 reading.cancel()
 
@@ -41,10 +43,10 @@ class SchedulerHandlers(scheduler_pb2_grpc.SchedulerServiceServicer):
         board = self._desk.board
         with board.joined() as watcher:
             log.debug("lanes are watched", watcher=request.watcher)
-            yield scheduler_pb2.WatchLanesResponse(snapshot=True, lanes=board.states.values())
+            yield scheduler_pb2.WatchLanesResponse(snapshot=True, lanes=board.states.values(), watchers=board.watchers)
             while change := await watcher.next():
                 lanes, removed = change
-                yield scheduler_pb2.WatchLanesResponse(lanes=lanes, removed=removed)
+                yield scheduler_pb2.WatchLanesResponse(lanes=lanes, removed=removed, watchers=board.watchers)
             raise closed()
 
     async def GetFleet(

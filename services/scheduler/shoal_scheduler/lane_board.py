@@ -1,10 +1,10 @@
-"""The lane states that gateways watch: each watcher gets all once, then the newest of those that changed."""
+"""The lane states that gateways watch: each watcher gets all once, then what changed, and how many watch."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal_scheduler.lane_state import differs
@@ -19,9 +19,9 @@ class BoardWatcher:
         self._wake = asyncio.Event()
         self._ended = False
 
-    def mark(self, tokens: set[str]) -> None:
-        """These lanes have changed."""
-        self._stale |= tokens
+    def mark(self, tokens: Iterable[str] = ()) -> None:
+        """These lanes have changed, or the number of watchers has."""
+        self._stale.update(tokens)
         self._wake.set()
 
     def end(self) -> None:
@@ -30,7 +30,10 @@ class BoardWatcher:
         self._wake.set()
 
     async def next(self) -> tuple[list[scheduler_pb2.LaneState], list[str]] | None:
-        """Waits for changes: new or changed states, and tokens of lanes that are gone; None at the end."""
+        """Waits for changes: new or changed states, and tokens of lanes that are gone; None at the end.
+
+        Both are empty when only the number of watchers changed.
+        """
         await self._wake.wait()
         self._wake.clear()
         if self._ended:
@@ -61,15 +64,26 @@ class LaneBoard:
             for watcher in self._watchers:
                 watcher.mark(changed | gone)
 
+    @property
+    def watchers(self) -> int:
+        """How many watch now."""
+        return len(self._watchers)
+
     @contextlib.contextmanager
     def joined(self) -> Iterator[BoardWatcher]:
-        """A watcher that is told of every change while the block runs."""
+        """A watcher that is told of every change while the block runs; the others are told of it and of its end."""
         watcher = BoardWatcher(self.states)
+        self._tell_number()
         self._watchers.add(watcher)
         try:
             yield watcher
         finally:
             self._watchers.discard(watcher)
+            self._tell_number()
+
+    def _tell_number(self) -> None:
+        for watcher in self._watchers:
+            watcher.mark()
 
     def close(self) -> None:
         """Ends every watcher."""

@@ -32,10 +32,15 @@ def lane_state(
 
     queued_ms is what workers hold and have not finished, plus what waits in the broker: all workers see
     the same queue there, so the largest guess counts once. wait_ms = queued ÷ drain; a lane that nobody
-    serves yet is taken to drain as one unmeasured worker would.
+    serves yet is taken to drain as one unmeasured worker would. window_ms sums the devices' over ready
+    workers; ms_per_token is the mean of those that measured one, by what each drains.
     """
-    ready = [report for report, lane in seen if lane.residency == scheduler_pb2.RESIDENCY_READY]
-    drain = sum(report.drain_ms_per_second or UNMEASURED_DRAIN_MS_PER_SECOND for report in ready)
+    ready = [
+        (lane, report.device.window_ms, report.drain_ms_per_second or UNMEASURED_DRAIN_MS_PER_SECOND)
+        for report, lane in seen
+        if lane.residency == scheduler_pb2.RESIDENCY_READY
+    ]
+    drain = sum(drain_here for _, _, drain_here in ready)
     in_broker_ms = max((lane.pending_units * lane.unit_ms for _, lane in seen), default=0.0)
     queued_ms = sum(lane.backlog_ms for _, lane in seen) + in_broker_ms
     best = max((lane for _, lane in seen), key=lambda lane: RANK[lane.residency], default=None)
@@ -49,6 +54,8 @@ def lane_state(
         queued_ms=queued_ms,
         drain_ms_per_second=drain,
         wait_ms=queued_ms / (drain or UNMEASURED_DRAIN_MS_PER_SECOND) * 1000,
+        window_ms=sum(window_ms for _, window_ms, _ in ready),
+        ms_per_token=_mean([(lane.ms_per_token, drain_here) for lane, _, drain_here in ready if lane.ms_per_token]),
     )
     if best and state.residency == scheduler_pb2.RESIDENCY_FAILED:
         state.error = best.error
@@ -58,13 +65,22 @@ def lane_state(
 
 
 def differs(old: scheduler_pb2.LaneState, new: scheduler_pb2.LaneState) -> bool:
-    """Whether a gateway would decide otherwise: anything but times, or a time by a tenth and a millisecond."""
+    """Whether a gateway would decide otherwise: anything but measures, or a time by a tenth and a millisecond,
+    or a token's cost by a tenth."""
     said = ("residency", "workers", "error", "progress")
     if any(getattr(old, field) != getattr(new, field) for field in said):
         return True
-    times = ("queued_ms", "drain_ms_per_second", "wait_ms")
-    return any(_far(getattr(old, field), getattr(new, field)) for field in times)
+    times = ("queued_ms", "drain_ms_per_second", "wait_ms", "window_ms")
+    return any(_far(getattr(old, field), getattr(new, field), ABSOLUTE_CHANGE_MS) for field in times) or _far(
+        old.ms_per_token, new.ms_per_token, 0.0
+    )
 
 
-def _far(old: float, new: float) -> bool:
-    return abs(new - old) > max(ABSOLUTE_CHANGE_MS, RELATIVE_CHANGE * max(old, new))
+def _far(old: float, new: float, least: float) -> bool:
+    return abs(new - old) > max(least, RELATIVE_CHANGE * max(old, new))
+
+
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    """The mean of values with their weights; 0 of none."""
+    weight = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / weight if weight else 0.0

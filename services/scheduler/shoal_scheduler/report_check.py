@@ -11,7 +11,7 @@ from shoal_common import limits
 NAME_CHARS = 256
 LANES = 10_000
 MEASURES = ("busy_share", "drain_ms_per_second", "tokens_per_second")
-LANE_MEASURES = ("backlog_ms", "unit_ms")
+LANE_MEASURES = ("backlog_ms", "unit_ms", "ms_per_token")
 
 
 def violations(report: scheduler_pb2.ReportRequest) -> list[tuple[str, str]]:
@@ -27,6 +27,8 @@ def _violations(report: scheduler_pb2.ReportRequest) -> Iterator[tuple[str, str]
     for field in MEASURES:
         if not _is_measure(getattr(report, field)):
             yield field, "must be a finite number, 0 or more"
+    if not _is_measure(report.device.window_ms):
+        yield "device.window_ms", "must be a finite number, 0 or more"
     if len(report.lanes) > LANES:
         yield "lanes", f"has {len(report.lanes):,} entries; at most {LANES:,} are allowed"
         return

@@ -14,10 +14,14 @@ from shoal_scheduler.report_check import violations
 
 @dataclass(frozen=True)
 class Plan:
-    """What a worker is to hold; the revision counts up on its stream with every change."""
+    """What a worker is to hold, and for which of its lanes others have nothing to do.
+
+    The revision counts up on its stream with every change.
+    """
 
     revision: int
     digests: tuple[str, ...]
+    idle_lanes: tuple[str, ...]
 
 
 class Seat:
@@ -68,15 +72,19 @@ class Seat:
         Raises:
             CallError: what the seat was ended with.
         """
-        sent: Plan | None = None
+        sent: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        revision = 0
         while True:
             await self._wake.wait()
             self._wake.clear()
             if self._ended:
                 break
             digests = self._fleet.plan(self._worker)
-            if digests is not None and (sent is None or sent.digests != digests):
-                sent = Plan(sent.revision + 1 if sent else 1, digests)
-                yield sent
+            if digests is None:
+                continue
+            plan = (digests, self._fleet.idle_lanes(self._worker))
+            if plan != sent:
+                sent, revision = plan, revision + 1
+                yield Plan(revision, *plan)
         if self._error is not None:
             raise self._error

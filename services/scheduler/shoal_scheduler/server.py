@@ -28,7 +28,9 @@ async def main(settings: SchedulerSettings, stop: Stop) -> None:
         lease = Lease(session, "scheduler", settings.replica, settings.replicas)
         view = RegistryView(session, settings.registry, settings.replica)
         view.on_change(
-            lambda: desk.want(Wanted(m.name, m.lane.pool, m.lane.token, m.digest) for m in view.models.values())
+            lambda: desk.want(
+                Wanted(m.name, m.lane.pool, m.lane.token, m.digest, m.profile.runtimes) for m in view.models.values()
+            )
         )
 
         def add(server: grpc.aio.Server) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import shoal
-from shoal_supervisor import background, ports, status_file, usage
+from shoal_supervisor import background, operator_token, ports, status_file, usage
 from shoal_supervisor.options import MeshOptions
 from shoal_supervisor.state import StateFolder
 from shoal_supervisor.status_file import MeshStatus
@@ -38,7 +38,7 @@ class EmbeddedMesh:
         state: Path,
         *,
         workers: int = 1,
-        models: Sequence[str] = ("minilm",),
+        models: Sequence[str | Path] = ("minilm",),
         env: Mapping[str, str] | None = None,
         port: int | None = None,
         **options: Any,
@@ -52,7 +52,7 @@ class EmbeddedMesh:
             state=self.folder.path,
             port=port or ports.free_port(),
             workers=workers,
-            models=tuple(models),
+            models=tuple(map(str, models)),
             exit_with_parent=True,
             **options,
         )
@@ -92,6 +92,10 @@ class EmbeddedMesh:
         assert self._process is not None and self._process.stdin is not None, "the mesh was not started"
         self._process.stdin.close()
 
+    def client(self) -> shoal.Mesh:
+        """A connection to it that may do everything, whatever tokens it asks others for."""
+        return shoal.connect(self.address, token=operator_token.read(self.folder))
+
     def mesh_status(self) -> MeshStatus:
         """What status.json says now."""
         status = status_file.read(self.folder.status)
@@ -112,17 +116,17 @@ class EmbeddedMesh:
 
     def wait_whole(self, timeout_s: float = 60.0) -> None:
         """Returns when every process serves and every model is ready."""
-        with shoal.connect(self.address) as client:
+        with self.client() as client:
             _until(lambda: self.mesh_status().all_ready and _models_ready(client), "the mesh is whole", timeout_s)
 
     def wait_for_model(self, name: str, timeout_s: float = 60.0) -> None:
         """Returns when a model is ready; `name` may be an alias."""
-        with shoal.connect(self.address) as client:
+        with self.client() as client:
             _until(lambda: _model_state(client, name) == "ready", f"model {name} is ready", timeout_s)
 
     def wait_until_unknown(self, name: str, timeout_s: float = 60.0) -> None:
         """Returns when the gateway knows no model or alias of that name."""
-        with shoal.connect(self.address) as client:
+        with self.client() as client:
             _until(lambda: _model_state(client, name) == "unknown", f"model {name} is unknown", timeout_s)
 
     def __enter__(self) -> Self:

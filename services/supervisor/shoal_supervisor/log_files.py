@@ -43,7 +43,7 @@ def last_words(path: Path, start: int = 0) -> str:
 
 
 def _words(line: str) -> str:
-    """What a line says: of a JSON line the event, and its exception's last line."""
+    """What a line says: of a JSON line the event or message, and the fault, error, or exception's last line."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -51,5 +51,6 @@ def _words(line: str) -> str:
     if not isinstance(record, dict):
         return line
     exception = str(record.get("exception", "")).strip().splitlines()
-    said = [str(record.get("event", "")), str(record.get("fault", "")), exception[-1] if exception else ""]
-    return ": ".join(part for part in said if part)
+    # The sidecar's lines have message and error where the services' have event and fault.
+    said = [str(record.get(key, "")) for key in ("event", "message", "fault", "error")]
+    return ": ".join(part for part in (*said, exception[-1] if exception else "") if part)

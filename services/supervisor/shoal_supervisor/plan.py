@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from shoal_common import tokens
 from shoal_supervisor.broker import Broker
 from shoal_supervisor.leftovers import MARKER
 from shoal_supervisor.options import MeshOptions
@@ -47,6 +48,7 @@ def plan(
     broker: Broker,
     sidecar: Path,
     inherited: Mapping[str, str],
+    operator_token: str = "",
 ) -> list[ProcessPlan]:
     """The processes in the order in which they are started; none waits for another.
 
@@ -57,6 +59,7 @@ def plan(
         broker: the broker, as configured.
         sidecar: the sidecar's binary.
         inherited: the environment that every process starts from.
+        operator_token: what the mesh's own tools call it with; empty where it asks for no tokens.
     """
 
     def socket_of(name: str) -> str:
@@ -87,7 +90,22 @@ def plan(
     own_broker = (
         [ProcessPlan("nats", broker.command, marked, broker.url, Stage.BROKER, broker.token)] if broker.command else []
     )
-    share = str(max(1, options.cores // options.workers))
+
+    def worker(name: str, device: str, **settings: str) -> ProcessPlan:
+        return service(
+            name,
+            "shoal_worker",
+            socket_of(name),
+            Stage.WORKER,
+            worker=name,
+            machine=socket.gethostname(),
+            sidecar=socket_of("sidecar"),
+            device=device,
+            blobs=str(state.blobs),
+            **settings,
+        )
+
+    share = str(max(1, options.cores // max(1, options.workers)))
     return [
         # First, for its runtime imports torch, which takes longer than all else.
         ProcessPlan(
@@ -98,6 +116,8 @@ def plan(
                 *("--runtime-dir", str(sockets / "runtime")),
                 *("--python", sys.executable),
                 "--exit-with-parent",
+                *(() if options.workers else ("--lazy-torch",)),
+                *(("--sim", str(options.sim.expanduser().resolve())) if options.sim else ()),
             ),
             everywhere,
             socket_of("sidecar"),
@@ -114,22 +134,17 @@ def plan(
             check_sources="1",
         ),
         service("scheduler", "shoal_scheduler", socket_of("scheduler"), Stage.CONTROL, replica="scheduler-0"),
-        *(
-            service(
-                name,
-                "shoal_worker",
-                socket_of(name),
-                Stage.WORKER,
-                worker=name,
-                machine=socket.gethostname(),
-                sidecar=socket_of("sidecar"),
-                device="cpu",
-                streams=share,
-                threads=share,
-            )
-            for name in (f"worker-{number}" for number in range(options.workers))
+        *(worker(f"worker-{number}", "cpu", streams=share, threads=share) for number in range(options.workers)),
+        *(worker(f"worker-sim-{number}", f"sim:{number}") for number in range(options.sim_workers)),
+        service(
+            "gateway",
+            "shoal_gateway",
+            options.address,
+            Stage.GATEWAY,
+            blobs=str(state.blobs),
+            tokens=str(options.tokens.expanduser().resolve()) if options.tokens else "",
+            operator_sha256=tokens.digest(operator_token) if operator_token else "",
         ),
-        service("gateway", "shoal_gateway", options.address, Stage.GATEWAY),
         service("lora-store", "shoal_lora_store", socket_of("lora-store"), Stage.CONTROL, blobs=str(state.blobs)),
     ]
 

@@ -25,6 +25,7 @@ class StateFolder:
         self.status = self.path / "status.json"
         self.logs = self.path / "logs"
         self.blobs = self.path / "blobs"
+        self.operator_token = self.path / "operator-token"
         self.broker = self.path / "broker"
         self.traces = self.path / "traces.jsonl"
 
