@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from shoal_common import limits
+from shoal_worker.decisions.unit import HeldUnit
 from shoal_worker.held import Held
 from shoal_worker.outbox import Outbox
 
@@ -29,6 +30,10 @@ class Acks:
         """The message is never to be delivered again."""
         self._outbox.put(ack_subject, TERM)
 
+    def in_progress(self, unit: HeldUnit) -> None:
+        """The message is worked on still: its ack_wait begins anew."""
+        self._outbox.put(unit.ack_subject, IN_PROGRESS)
+
     async def keep(self) -> None:
         """Keeps the broker from delivering again what is in hand, for ever."""
         while True:
@@ -37,4 +42,4 @@ class Acks:
             pulled_before_s = time.monotonic() - limits.IN_PROGRESS_PERIOD_S
             for unit in self._held:
                 if unit.pulled_s <= pulled_before_s:
-                    self._outbox.put(unit.ack_subject, IN_PROGRESS)
+                    self.in_progress(unit)

@@ -10,10 +10,23 @@ from shoal_worker.decisions.unit import HeldUnit
 
 ADMIT_BYTES = 8 * limits.MIB
 """A message is closed before it grows beyond this; only a unit that is larger alone goes over it."""
-ENTRY_BYTES = 32
-"""A unit's tags, lengths and count of deliveries, at most."""
+ENTRY_BYTES = 96
+"""A unit's tags, lengths, count of deliveries and traceparent, at most."""
 
 assert ADMIT_BYTES + limits.NATS_PAYLOAD_BYTES <= limits.GRPC_MESSAGE_BYTES, "the sidecar decodes every Admit"
+
+
+def fetched(unit: HeldUnit, items: Iterable[sidecar_pb2.FetchedItem]) -> sidecar_pb2.AttachRequest:
+    """A unit with what came of its blobs."""
+    request = sidecar_pb2.AttachRequest()
+    request.admit.units.add(
+        unit=unit.payload,
+        ack_subject=unit.ack_subject,
+        deliveries=unit.deliveries,
+        traceparent=unit.traceparent or "",
+        fetched=items,
+    )
+    return request
 
 
 def pack(units: Iterable[HeldUnit]) -> Iterator[sidecar_pb2.AttachRequest]:
@@ -24,7 +37,12 @@ def pack(units: Iterable[HeldUnit]) -> Iterator[sidecar_pb2.AttachRequest]:
         if size and size + unit_bytes > ADMIT_BYTES:
             yield request
             request, size = sidecar_pb2.AttachRequest(), 0
-        request.admit.units.add(unit=unit.payload, ack_subject=unit.ack_subject, deliveries=unit.deliveries)
+        request.admit.units.add(
+            unit=unit.payload,
+            ack_subject=unit.ack_subject,
+            deliveries=unit.deliveries,
+            traceparent=unit.traceparent or "",
+        )
         size += unit_bytes
     if size:
         yield request

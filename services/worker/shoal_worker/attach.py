@@ -18,8 +18,8 @@ WELCOME_S = 5.0
 class Listener(Protocol):
     """Who hears the sidecar. No method waits."""
 
-    def attached(self, unit_ids: list[str]) -> None:
-        """The stream stands; the sidecar still holds these units for this worker."""
+    def attached(self) -> None:
+        """The stream stands; units that the sidecar still holds for this worker follow as Granted."""
         ...
 
     def detached(self) -> None:
@@ -39,6 +39,8 @@ class Attach:
         self._hello = hello
         self._listener = listener
         self._requests: list[sidecar_pb2.AttachRequest] = []
+        self._written: dict[int, asyncio.Future[None]] = {}
+        """By the identity of the request."""
         self._filled = asyncio.Event()
         self.is_up = False
 
@@ -47,6 +49,13 @@ class Attach:
         if self.is_up:
             self._requests.append(request)
             self._filled.set()
+
+    async def deliver(self, request: sidecar_pb2.AttachRequest) -> None:
+        """Sends a message that is large; returns when it was written, or the stream is gone."""
+        if self.is_up:
+            written = self._written[id(request)] = asyncio.get_running_loop().create_future()
+            self.send(request)
+            await written
 
     async def run(self) -> None:
         """Stays attached for ever."""
@@ -76,9 +85,14 @@ class Attach:
                 self._listener.heard(response)
         finally:
             self.is_up = False
-            self._listener.detached()
+            if not _is_ending():
+                self._listener.detached()
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
+            for written in self._written.values():
+                if not written.done():
+                    written.set_result(None)
+            self._written.clear()
 
     async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
         while True:
@@ -87,3 +101,12 @@ class Attach:
             requests, self._requests = self._requests, []
             for request in requests:
                 await call.write(request)
+                written = self._written.pop(id(request), None)
+                if written is not None and not written.done():
+                    written.set_result(None)
+
+
+def _is_ending() -> bool:
+    """Whether the worker ends: then nobody is to act on what is lost."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -9,6 +9,8 @@ class Delivery(NamedTuple):
     """One delivery of one message."""
 
     ack_subject: str
+    consumer: str
+    """The pull consumer that delivered it: a lane's, of a class."""
     deliveries: int
     """How often it was delivered, this time included."""
     sequence: int
@@ -17,6 +19,11 @@ class Delivery(NamedTuple):
     """When the broker stored it: seconds since 1970 on the broker's clock."""
     pending: int
     """Messages that waited behind it: a hint, older by the time that siblings pulled."""
+
+    @property
+    def lane(self) -> str:
+        """The token of the lane that it was delivered from."""
+        return self.consumer.rpartition("_")[0]
 
 
 class Pulled(NamedTuple):
@@ -42,4 +49,6 @@ def parse(ack_subject: str) -> Delivery:
     if len(tokens) < first + 5 or tokens[1] != "ACK":
         raise ValueError(f"{ack_subject!r} is no ack subject")
     delivered, sequence, _, published_ns, pending = tokens[first : first + 5]
-    return Delivery(ack_subject, int(delivered), int(sequence), int(published_ns) / 1e9, int(pending))
+    return Delivery(
+        ack_subject, tokens[first - 1], int(delivered), int(sequence), int(published_ns) / 1e9, int(pending)
+    )

@@ -51,12 +51,15 @@ class Held:
         return self._finished.holds(unit_id, now_s)
 
     def cancel(self, unit_ids: Iterable[str], remember_s: float, now_s: float) -> list[HeldUnit]:
-        """Remembers that nobody waits for these; returns those in hand that no batch has yet."""
+        """Remembers that nobody waits for these; returns those in hand that can be dropped at once.
+
+        What is in a batch, answered, or on its way back to the queue is dropped when that is over.
+        """
         waiting = []
         for unit_id in unit_ids:
             self._cancelled.add(unit_id, now_s + remember_s)
             unit = self._units.get(unit_id)
-            if unit is not None and unit.stage in (Stage.PARKED, Stage.ADMITTING, Stage.READY):
+            if unit is not None and unit.stage not in (Stage.RUNNING, Stage.ANSWERED, Stage.RETURNING):
                 waiting.append(unit)
         return waiting
 

@@ -59,9 +59,9 @@ class Models:
         """The registry, the plan or the sidecar changed."""
         if not self._view.ready.is_set():
             return
-        pool = self._settings.pool
+        pool, device = self._settings.pool, self._settings.device
         registered = {model.digest: model for model in self._view.models.values() if model.lane.pool == pool}
-        digests = wanted(self._view, pool, self._settings.held_models, self._plan)
+        digests = wanted(self._view, pool, device, self._settings.held_models, self._plan)
         self._residency.want(registered, digests, time.monotonic())
         self.step()
         self._changed()

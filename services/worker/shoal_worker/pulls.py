@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
+from collections.abc import Iterable
 from typing import Protocol
 
 import nats.errors
@@ -14,13 +14,18 @@ from nats.aio.subscription import Subscription
 
 from shoal_common import lanes, logs, queue_setup, telemetry
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
-from shoal_worker.decisions.pull_plan import WAIT_S, Order
+from shoal_worker.decisions.drain_notes import DrainNote
+from shoal_worker.decisions.pull_plan import Kind, Order
 from shoal_worker.delivery import Pulled, parse
+from shoal_worker.note_wire import NoteWire
 from shoal_worker.outbox import Outbox
 
 log = logs.get("pulls")
 NANOSECONDS = 1_000_000_000
-WAIT_REQUEST = json.dumps({"batch": 1, "expires": int(WAIT_S * NANOSECONDS)}).encode()
+PEEK_REQUEST = b'{"batch":1,"no_wait":true,"max_bytes":1}'
+"""No message is so small: it takes nothing. The server says whether one was there."""
+SOMETHING = "Message Size Exceeds MaxBytes"
+INBOXES = {Kind.WAIT: "wait", Kind.DRAIN: "drain", Kind.PEEK: "peek"}
 EMPTY = ("404", "408")
 """No messages; expired. Everything else (503, 409) says that the consumer is not to be had."""
 NO_CONSUMER = ("503", "409")
@@ -35,6 +40,14 @@ class Listener(Protocol):
 
     def pull_ended(self, pull_id: int, *, empty: bool) -> str | None:
         """A pull ended by a status. Returns its lane, if it is known."""
+        ...
+
+    def pull_peeked(self, pull_id: int) -> None:
+        """A peek found that work waits."""
+        ...
+
+    def sibling_drained(self, note: DrainNote) -> None:
+        """A sibling drained a lane."""
         ...
 
     def lane_is_back(self, lane: str) -> None:
@@ -53,6 +66,7 @@ class Pulls:
         self._group = group
         self._inbox = f"_INBOX.{secrets.token_hex(11)}"
         self._arrived: dict[bool, list[Pulled]] = {True: [], False: []}
+        self._notes = NoteWire(session, outbox, listener.sibling_drained, group)
         self._making: set[str] = set()
         self._subscriptions: list[Subscription] = []
 
@@ -61,6 +75,7 @@ class Pulls:
         self._subscriptions = [
             await self._session.subscribe(f"{self._inbox}.wait.*", self._on_waited),
             await self._session.subscribe(f"{self._inbox}.drain.*", self._on_drained),
+            await self._session.subscribe(f"{self._inbox}.peek.*", self._on_peeked),
         ]
 
     async def stop(self) -> None:
@@ -69,14 +84,22 @@ class Pulls:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
+    def follow(self, tokens: Iterable[str]) -> None:
+        """Names the lanes of whose drains by siblings the listener hears."""
+        self._notes.follow(tokens)
+
+    def tell(self, note: DrainNote) -> None:
+        """Tells siblings of a drain."""
+        self._notes.tell(note)
+
     def send(self, order: Order) -> None:
         """Sends a pull."""
         stream = lanes.stream_name(lanes.shard_of(order.lane))
         consumer = lanes.consumer_name(order.lane, order.work_class)
         self._outbox.put(
             f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-            WAIT_REQUEST if order.waits else b'{"batch":%d,"no_wait":true}' % order.batch,
-            f"{self._inbox}.{'wait' if order.waits else 'drain'}.{order.pull_id}",
+            _request(order),
+            f"{self._inbox}.{INBOXES[order.kind]}.{order.pull_id}",
         )
 
     async def _on_waited(self, msg: Msg) -> None:
@@ -84,6 +107,14 @@ class Pulls:
 
     async def _on_drained(self, msg: Msg) -> None:
         self._on_message(msg, False)
+
+    async def _on_peeked(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        pull_id = int(msg.subject.rsplit(".", 1)[1])
+        if headers.get("Description") == SOMETHING:
+            self._listener.pull_peeked(pull_id)
+        else:
+            self._on_status(pull_id, headers.get("Status", ""))
 
     def _on_message(self, msg: Msg, waited: bool) -> None:
         if msg.subject.startswith(self._inbox):
@@ -118,3 +149,13 @@ class Pulls:
         finally:
             self._making.discard(lane)
         self._listener.lane_is_back(lane)
+
+
+def _request(order: Order) -> bytes:
+    match order.kind:
+        case Kind.WAIT:
+            return b'{"batch":1,"expires":%d}' % int(order.expires_s * NANOSECONDS)
+        case Kind.DRAIN:
+            return b'{"batch":%d,"no_wait":true}' % order.batch
+        case Kind.PEEK:
+            return PEEK_REQUEST

@@ -23,7 +23,7 @@ class Reply:
 
 
 def pack(results: Iterable[tuple[HeldUnit, work_pb2.UnitResult]], limit_bytes: int) -> list[Reply]:
-    """Groups results by caller. A message goes over the limit only if a single item's result does."""
+    """Groups results by caller. No message goes over the limit, if no item's result does."""
     replies: list[Reply] = []
     open_replies: dict[str, Reply] = {}
     for unit, result in results:
@@ -40,7 +40,7 @@ def pack(results: Iterable[tuple[HeldUnit, work_pb2.UnitResult]], limit_bytes: i
 
 
 def _parts(result: work_pb2.UnitResult, limit_bytes: int) -> Iterator[work_pb2.UnitResult]:
-    """A result whole, or cut between items: parts are numbered from 0 and only the last says so."""
+    """A result whole, or cut between items: parts are numbered from 0, the first names the blobs, the last ends."""
     if result.ByteSize() + PART_BYTES <= limit_bytes:
         yield result
         return
@@ -52,6 +52,8 @@ def _parts(result: work_pb2.UnitResult, limit_bytes: int) -> Iterator[work_pb2.U
     for sequence, run in enumerate(runs):
         part = work_pb2.UnitResult()
         part.CopyFrom(result)
+        if sequence:
+            del part.blobs[:]
         part.sequence, part.offset, part.last = sequence, offset, sequence == len(runs) - 1
         part.results.extend(run)
         offset += len(run)

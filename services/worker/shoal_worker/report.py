@@ -11,10 +11,16 @@ from shoal_worker.decisions.unit import Stage
 from shoal_worker.held import Held
 from shoal_worker.residency import Residency
 from shoal_worker.settings import WorkerSettings
+from shoal_worker.token_costs import TokenCosts
 
 
 def build(
-    settings: WorkerSettings, residency: Residency, dispatch: Dispatch, held: Held, now_s: float
+    settings: WorkerSettings,
+    residency: Residency,
+    dispatch: Dispatch,
+    token_costs: TokenCosts,
+    held: Held,
+    now_s: float,
 ) -> scheduler_pb2.ReportRequest:
     """The state at `now_s` (monotonic); rates are over the time since the last report."""
     reading = dispatch.read_meter(now_s)
@@ -33,6 +39,7 @@ def build(
             memory_bytes=residency.memory_bytes,
             used_bytes=residency.used_bytes,
             streams=settings.streams_or_auto,
+            window_ms=dispatch.window_ms,
         ),
         lanes=[
             scheduler_pb2.WorkerLane(
@@ -44,6 +51,7 @@ def build(
                 backlog_ms=backlog_ms[here.model.digest],
                 pending_units=dispatch.plan.pending(here.model.lane.token),
                 unit_ms=dispatch.unit_ms(here.model.digest),
+                ms_per_token=token_costs.ms_per_token(here.model.digest),
             )
             for here in residency
             if here.retired_s is None

@@ -1,4 +1,4 @@
-"""The worker's stream to the scheduler: its state out, its plan in."""
+"""The worker's stream to the scheduler: its state out, its plan and word of idle machines in."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ class Reports:
         address: str,
         report: Callable[[], scheduler_pb2.ReportRequest],
         planned: Callable[[frozenset[str]], None],
+        idle: Callable[[frozenset[str]], None],
     ) -> None:
         self._address = address
         self._report = report
         self._planned = planned
+        self._idle = idle
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -41,8 +43,10 @@ class Reports:
                     stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
                     async for response in stub.Report(self._reports()):
                         self._planned(frozenset(response.profile_digests))
+                        self._idle(frozenset(response.idle_lanes))
             except grpc.aio.AioRpcError as error:
                 log.debug("scheduler is away", error=error.details())
+            self._idle(frozenset())
             await asyncio.sleep(RECONNECT_S)
 
     async def _reports(self) -> AsyncIterator[scheduler_pb2.ReportRequest]:

@@ -33,9 +33,13 @@ class ModelHere:
     """Since when the registry has it no more; None while it has."""
 
 
-def wanted(view: RegistryView, pool: str, named: Iterable[str], plan: frozenset[str] | None) -> set[str]:
-    """Digests to hold: those named in the settings and those planned; without a plan, all of the pool."""
-    ours = {model.digest for model in view.models.values() if model.lane.pool == pool}
+def wanted(view: RegistryView, pool: str, device: str, named: Iterable[str], plan: frozenset[str] | None) -> set[str]:
+    """Digests to hold: those named in the settings and those planned; without a plan, all of the pool.
+
+    A model that the device's runtime may not run is none of them.
+    """
+    here = (model for model in view.models.values() if model.lane.pool == pool)
+    ours = {model.digest for model in here if model.profile.runs_on(device)}
     by_name = {view.aliases.get(name, name) for name in named}
     always = {model.digest for model in view.models.values() if model.name in by_name}
     return ours & (always | (ours if plan is None else plan))

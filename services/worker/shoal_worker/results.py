@@ -11,6 +11,7 @@ from shoal_common import limits
 from shoal_common.nats_session import Session
 from shoal_worker.decisions.unit import HeldUnit, Stage
 from shoal_worker.replies import Reply, pack
+from shoal_worker.stowing import Stowing, is_needed
 
 
 class Results:
@@ -26,7 +27,9 @@ class Results:
         group: asyncio.TaskGroup,
         settled: Callable[[list[HeldUnit]], None],
         silent: Callable[[str], None],
+        stowing: Stowing,
     ) -> None:
+        self._stowing = stowing
         self._session = session
         self._group = group
         self._settled = settled
@@ -39,7 +42,25 @@ class Results:
         return not self._in_flight
 
     def send(self, results: Iterable[tuple[HeldUnit, work_pb2.UnitResult]]) -> None:
-        """Sends what units gave."""
+        """Sends what units gave; what is too large for a message by way of object storage."""
+        small = []
+        for unit, result in results:
+            if is_needed(result):
+                unit.stage = Stage.ANSWERED
+                self._in_flight += 1
+                self._group.create_task(self._stow(unit, result))
+            else:
+                small.append((unit, result))
+        self._send(small)
+
+    async def _stow(self, unit: HeldUnit, result: work_pb2.UnitResult) -> None:
+        try:
+            await self._stowing.stow(result)
+        finally:
+            self._in_flight -= 1
+        self._send([(unit, result)])
+
+    def _send(self, results: Iterable[tuple[HeldUnit, work_pb2.UnitResult]]) -> None:
         replies = pack(results, limits.RESULT_MESSAGE_BYTES)
         for reply in replies:
             for unit in reply.units:

@@ -22,13 +22,17 @@ class WorkerSettings(ServiceSettings):
     """The pool of lanes that it serves."""
     sidecar: str
     """The sidecar's address: unix:/path."""
-    device: str = Field(default="cpu", pattern=r"^(cpu|cuda:[0-9]+)$")
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda:[0-9]+|sim:[0-9]+)$")
+    """A simulated one (sim:0) runs models whose profile names sim, as the sidecar's sim file says."""
     streams: int = Field(default=0, ge=0, le=64)
-    """Batches at once when work waits; 0 is one a core on CPUs and one on GPUs."""
+    """Batches at once when work waits; 0 is one a core on CPUs and one on other devices."""
     threads: int = Field(default=0, ge=0, le=256)
     """Threads of a batch that runs alone; 0 is all cores."""
     memory_bytes: int = Field(default=0, ge=0)
-    """Memory that models may take; 0 is half of the machine's on CPUs and unknown on GPUs."""
+    """Memory that models may take; 0 is half of the machine's on CPUs and unknown on other devices."""
+    blobs: str = ""
+    """Where gateways keep items that are too large for the queue: a folder's path, or a URL that obstore knows. The
+    sidecar must find a folder under the same path."""
     models: str = ""
     """Names or aliases, by commas, of models that are held whatever the scheduler plans."""
 

@@ -1,18 +1,24 @@
-"""Units admitted and not yet in a batch, by model and class, each queue in the order of deadlines."""
+"""Units admitted and not yet in a batch, by model and class."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterator
 
+from shoal_worker.decisions.deadlines import Deadlines
+from shoal_worker.decisions.fair_order import FairOrder, Weight, equal
 from shoal_worker.decisions.unit import HeldUnit, Stage
 
 
 class Queue:
-    """Units of one model and class."""
+    """Units of one model and class: fair between tenants, by deadline within each.
 
-    def __init__(self, profile_digest: str, work_class: str) -> None:
+    Each queue is fair by itself. A tenant is not charged in one for what it ran in another: the order only decides
+    between units that could be in the same batch, queues take turns by class and deadline whoever's they are, and
+    else a tenant's bulk work would push back its own interactive work.
+    """
+
+    def __init__(self, profile_digest: str, work_class: str, weight: Weight) -> None:
         self.profile_digest = profile_digest
         self.work_class = work_class
         self.ready_ms = 0.0
@@ -21,24 +27,41 @@ class Queue:
         self.expected_ms = 0.0
         """Predicted cost of those that the sidecar still tokenizes."""
         self.expected = 0
-        self._heap: list[tuple[float, int, HeldUnit]] = []
+        self._order = FairOrder(weight)
+        self._deadlines = Deadlines()
+
+    def head(self) -> HeldUnit | None:
+        """The ready unit whose turn it is."""
+        return self._order.head()
+
+    def units(self) -> list[HeldUnit]:
+        """The ready units in the order in which they would be taken."""
+        return self._order.in_order()
+
+    def first_to_expire(self) -> HeldUnit | None:
+        """The ready unit whose deadline is next, whoever's turn it is."""
+        return self._deadlines.first()
 
     def push(self, order: int, unit: HeldUnit) -> None:
         """Puts a ready unit in; `order` decides between equal deadlines."""
-        heapq.heappush(self._heap, (unit.deadline_s, order, unit))
+        self.ready += 1
+        self.ready_ms += unit.cost_ms
+        self._order.add(unit, order)
+        self._deadlines.add(unit, order)
 
-    def head(self) -> HeldUnit | None:
-        """The ready unit whose deadline is next."""
-        heap = self._heap
-        while heap and heap[0][2].stage is not Stage.READY:
-            heapq.heappop(heap)  # It left from the middle: cancelled.
-        return heap[0][2] if heap else None
+    def left(self, unit: HeldUnit, *, runs: bool) -> None:
+        """A unit is not ready any more: it runs, or is gone."""
+        self.ready -= 1
+        self.ready_ms = self.ready_ms - unit.cost_ms if self.ready else 0.0
+        self._order.left(unit, runs=runs)
+        self._deadlines.left()
 
 
 class Backlog:
     """All queues. A unit is `expect`ed, becomes `ready`, and is `remove`d for a batch or for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, weight: Weight = equal) -> None:
+        self._weight = weight
         self._queues: dict[tuple[str, str], Queue] = {}
         self._order = itertools.count()
 
@@ -50,6 +73,14 @@ class Backlog:
     def queues(self, work_class: str) -> Iterator[Queue]:
         """The queues of a class that hold ready units."""
         return (queue for queue in self._queues.values() if queue.work_class == work_class and queue.ready)
+
+    def held(self, work_class: str) -> Iterator[Queue]:
+        """The queues of a class that hold units, ready or expected."""
+        return (
+            queue
+            for queue in self._queues.values()
+            if queue.work_class == work_class and (queue.ready or queue.expected)
+        )
 
     def waiting_ms(self, work_class: str, can_run: Callable[[str], bool]) -> float:
         """Predicted cost of everything of a class, ready or expected, whose model can run."""
@@ -63,7 +94,7 @@ class Backlog:
         """Takes out the ready units whose deadline is over."""
         expired = []
         for queue in self._queues.values():
-            while (unit := queue.head()) is not None and unit.deadline_s <= now_s:
+            while (unit := queue.first_to_expire()) is not None and unit.deadline_s <= now_s:
                 self.remove(unit, Stage.GONE)
                 expired.append(unit)
         return expired
@@ -78,25 +109,21 @@ class Backlog:
     def ready(self, unit: HeldUnit) -> None:
         """A unit may run."""
         unit.stage = Stage.READY
-        queue = self._queue(unit)
-        queue.ready += 1
-        queue.ready_ms += unit.cost_ms
-        queue.push(next(self._order), unit)
+        self._queue(unit).push(next(self._order), unit)
 
     def remove(self, unit: HeldUnit, stage: Stage) -> None:
         """A unit leaves for another stage; one that is not here just changes it."""
-        queue = self._queue(unit)
-        if unit.stage is Stage.READY:
-            queue.ready -= 1
-            queue.ready_ms = queue.ready_ms - unit.cost_ms if queue.ready else 0.0
-        elif unit.stage is Stage.ADMITTING:
+        queue, before = self._queue(unit), unit.stage
+        unit.stage = stage
+        if before is Stage.READY:
+            queue.left(unit, runs=stage is Stage.RUNNING)
+        elif before is Stage.ADMITTING:
             queue.expected -= 1
             queue.expected_ms = queue.expected_ms - unit.cost_ms if queue.expected else 0.0
-        unit.stage = stage
 
     def _queue(self, unit: HeldUnit) -> Queue:
         key = (unit.profile_digest, unit.work_class)
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = Queue(*key)
+            queue = self._queues[key] = Queue(*key, self._weight)
         return queue

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal_common.blobs import Blob
 
 INTERACTIVE = "interactive"
 BULK = "bulk"
@@ -12,11 +16,13 @@ BULK = "bulk"
 class Stage(Enum):
     """Where a unit stands; each is left for a later one, or for an earlier when a model goes away."""
 
-    PARKED = "its model is not ready here; the payload is kept"
+    PARKED = "its model is not ready here; the payload is kept, unless the sidecar has tokenized it before"
+    FETCHING = "its blobs are on their way here, or the sidecar reads them; the payload is kept"
     ADMITTING = "the sidecar has it and tokenizes; the payload is kept"
     READY = "it waits for a batch"
     RUNNING = "it is in a batch"
     ANSWERED = "its result is sent and not yet confirmed"
+    RETURNING = "it was asked back from the sidecar, to go to the queue"
     GONE = "it is nobody's here"
 
 
@@ -46,6 +52,16 @@ class HeldUnit:
     is_counted: bool = False
     """Whether items and tokens are exact."""
     traceparent: str | None = None
+    tenant: str = ""
+    """Whose it is."""
+    estimated_tokens: int = 0
+    """The gateway's guess."""
+    blobs: tuple[Blob, ...] = ()
+    """Those of its items that lie in object storage; removed when it is done with."""
+    put_backs: int = 0
+    """How often it was put on the queue again."""
+    offered_s: float | None = None
+    """Since when it stands in an offer to siblings; None when it does not."""
     stage: Stage = Stage.PARKED
     cost_ms: float = 0.0
     """Predicted milliseconds that it adds to a batch."""

@@ -1,0 +1,48 @@
+"""What a worker tells its siblings of its drains: only so they know what waits in the lanes that they share."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+HEARD_PER_S = 2_000.0
+"""Notes that a worker hears: each costs it some 25 µs. Beyond, workers tell only of a share of their drains."""
+PERIOD_S = 0.25
+
+
+class DrainNote(NamedTuple):
+    """A drain that brought messages."""
+
+    lane: str
+    """The lane's token."""
+    work_class: str
+    taken: int
+    left: int
+    """Messages that waited behind them."""
+    oldest_s: float
+    """How long the first of those taken had waited."""
+    newest_s: float
+    """How long the last one had; those that were left have waited less."""
+
+
+class Loudness:
+    """All workers of a lane hear about as many notes, so that all tell about the same share."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._heard = 0
+        self._since_s = 0.0
+        self.share = 1.0
+        """Of the drains, that are told."""
+
+    def heard(self, now_s: float) -> None:
+        """A note was heard."""
+        self._heard += 1
+        if now_s - self._since_s >= PERIOD_S:
+            rate = self._heard / (now_s - self._since_s)
+            self.share = min(1.0, self.share * HEARD_PER_S / rate)
+            self._heard, self._since_s = 0, now_s
+
+    def tells(self) -> bool:
+        """Whether a drain is told."""
+        return self.share >= 1 or self._rng.random() < self.share
