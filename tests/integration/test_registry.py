@@ -262,7 +262,13 @@ async def test_a_bucket_written_behind_its_back_is_reread_and_never_overwritten(
 @pytest.mark.parametrize("setting", ["register", "catalogue"])
 def test_wrong_settings_end_the_process_with_their_name(nats_server: NatsServer, tmp_path: Path, setting: str):
     service = Service(
-        "shoal_registry", tmp_path, nats_url=nats_server.url, nats_token=nats_server.token, **{setting: "/no/such"}
+        "shoal_registry",
+        tmp_path,
+        "",
+        None,
+        nats_url=nats_server.url,
+        nats_token=nats_server.token,
+        **{setting: "/no/such"},
     )
     service.start()
     assert service.wait() == 1

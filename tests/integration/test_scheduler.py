@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -34,15 +35,23 @@ Reports = AsyncIterator[scheduler_pb2.ReportRequest]
 class Worker:
     """A worker's stream: reports as the test says, plans as they come."""
 
-    def __init__(self, stub: scheduler_pb2_grpc.SchedulerServiceStub, name: str, pool: str = "default") -> None:
-        self._name, self._pool = name, pool
+    def __init__(
+        self, stub: scheduler_pb2_grpc.SchedulerServiceStub, name: str, pool: str = "default", machine: str = ""
+    ) -> None:
+        self._name, self._pool, self._machine = name, pool, machine
         self._reports: asyncio.Queue[scheduler_pb2.ReportRequest | None] = asyncio.Queue()
         self.call = stub.Report(self._sent(), timeout=120)
         self.plans = aiter(self.call)
 
     def report(self, *lanes: scheduler_pb2.WorkerLane, **fields: object) -> None:
         self._reports.put_nowait(
-            scheduler_pb2.ReportRequest(worker=self._name, pool=self._pool, lanes=lanes, **fields)  # pyright: ignore[reportArgumentType]
+            scheduler_pb2.ReportRequest(
+                worker=self._name,
+                machine=self._machine,
+                pool=self._pool,
+                lanes=lanes,
+                **fields,  # pyright: ignore[reportArgumentType]
+            )
         )
 
     def end(self) -> None:
@@ -90,12 +99,12 @@ async def watched(stub: scheduler_pb2_grpc.SchedulerServiceStub) -> AsyncIterato
 
 
 @pytest.fixture
-def broker(nats_server: NatsServer) -> dict[str, str]:
+def broker(nats_server: NatsServer) -> dict[str, Any]:
     return {"nats_url": nats_server.url, "nats_token": nats_server.token}
 
 
 @pytest.fixture
-def registry_service(broker: dict[str, str], tmp_path: Path) -> Iterator[Service]:
+def registry_service(broker: dict[str, Any], tmp_path: Path) -> Iterator[Service]:
     service = Service("shoal_registry", tmp_path, **broker)
     service.start()
     yield service
@@ -103,7 +112,7 @@ def registry_service(broker: dict[str, str], tmp_path: Path) -> Iterator[Service
 
 
 @pytest.fixture
-def start(registry_service: Service, broker: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+def start(registry_service: Service, broker: dict[str, Any], tmp_path: Path) -> Iterator[Start]:
     """Starts a scheduler by name."""
     services: list[Service] = []
 
@@ -164,6 +173,55 @@ async def test_a_worker_is_told_its_pools_models_and_every_change(
     assert list(second.profile_digests) == [another.profile_digest, model.profile_digest]
     worker.end()
     stranger.end()
+
+
+async def test_a_worker_is_told_when_another_machine_is_idle_and_when_not(
+    scheduler: scheduler_pb2_grpc.SchedulerServiceStub, registry: registry_pb2_grpc.RegistryServiceStub
+):
+    token = (await minilm(registry)).lane.token
+    busy = Worker(scheduler, "w0", machine="m0")
+    busy.report(scheduler_pb2.WorkerLane(lane=token, residency=READY, backlog_ms=40))
+    plan = await busy.plan()
+    if not plan.profile_digests:  # Asked before the registration had come here.
+        plan = await busy.plan()
+    assert not plan.idle_lanes
+    far = Worker(scheduler, "w1", machine="m1")
+    far.report(scheduler_pb2.WorkerLane(lane=token, residency=READY))
+    second = await busy.plan()
+    assert list(second.idle_lanes) == [token]
+    assert second.plan_revision == plan.plan_revision + 1
+    assert second.profile_digests == plan.profile_digests
+    far.report(scheduler_pb2.WorkerLane(lane=token, residency=READY, backlog_ms=3))
+    assert not (await busy.plan()).idle_lanes
+    far.report(scheduler_pb2.WorkerLane(lane=token, residency=READY))
+    assert list((await busy.plan()).idle_lanes) == [token]
+    far.end()
+    assert not (await busy.plan()).idle_lanes
+    busy.end()
+
+
+async def test_gateways_are_told_how_many_watch(scheduler: scheduler_pb2_grpc.SchedulerServiceStub):
+    async with watched(scheduler) as first:
+        assert first.messages[-1].watchers == 1
+        async with watched(scheduler) as second:
+            assert second.messages[0].watchers == 2
+            await until(lambda: first.messages[-1].watchers == 2, 2, "the second watcher is not told of")
+        await until(lambda: first.messages[-1].watchers == 1, 2, "the second watcher's end is not told of")
+
+
+async def test_a_lanes_window_and_a_tokens_cost_are_shown(
+    scheduler: scheduler_pb2_grpc.SchedulerServiceStub, registry: registry_pb2_grpc.RegistryServiceStub
+):
+    token = (await minilm(registry)).lane.token
+    async with watched(scheduler) as board:
+        workers = [Worker(scheduler, f"w{n}") for n in range(2)]
+        for worker, ms_per_token in zip(workers, (0.1, 0.2), strict=True):
+            lane = scheduler_pb2.WorkerLane(lane=token, residency=READY, ms_per_token=ms_per_token)
+            worker.report(lane, device=scheduler_pb2.Device(window_ms=240))
+        await until(lambda: board.state(token).window_ms == 480, 5, "both windows are not shown")
+        assert board.state(token).ms_per_token == pytest.approx(0.15)
+        for worker in workers:
+            worker.end()
 
 
 async def test_lane_states_follow_the_workers(

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -24,9 +19,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from shoal.sidecar.v1 import sidecar_pb2, sidecar_pb2_grpc
 from shoal.v1 import inference_pb2
 from shoal.work.v1 import work_pb2
-from shoal_common.profile import Profile, parse_profile
-from shoal_supervisor.sidecar_build import sidecar_binary
+from shoal_common.profile import parse_profile
 from tests.support import reference, texts
+from tests.support.sidecar import HEARD_S, Sidecar, Worker, running_sidecar
 from tests.support.until import until
 
 CATALOGUE = Path(__file__).parents[2] / "services/registry/shoal_registry/catalogue"
@@ -36,128 +31,13 @@ POISON = "poisonous fish"
 POISON_TOKENS = "101,22641,3869,102"
 DEADLY = MINILM.model_copy(update={"name": "deadly"})
 """Loading it kills the runtime."""
-WARM_S = 60.0
-
-
-class Sidecar:
-    """One sidecar process; its stderr is kept in `log`."""
-
-    def __init__(self, folder: Path, *flags: str, python: str = sys.executable) -> None:
-        self.socket = folder / "sidecar.sock"
-        self.log = folder / "sidecar.log"
-        command = [str(sidecar_binary(print)), "--socket", str(self.socket), "--runtime-dir", str(folder / "rt")]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--python", python, *flags],
-                stdin=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "SHOAL_FAULT_POISON": POISON_TOKENS, "SHOAL_FAULT_LOAD": DEADLY.name},
-            )
-
-    def channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(
-            f"unix:{self.socket}",
-            options=[("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", -1)],
-        )
-
-    def logged(self, message: str) -> list[dict]:
-        """Log lines with this message."""
-        lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
-        return [line for line in lines if line.get("message") == message]
-
-    def warm_parent(self) -> psutil.Process:
-        (parent,) = psutil.Process(self.process.pid).children()
-        return parent
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self.process.wait(10)
-
-
-@contextlib.contextmanager
-def running_sidecar(*flags: str, python: str = sys.executable) -> Iterator[Sidecar]:
-    with tempfile.TemporaryDirectory(prefix="shoal") as folder:
-        sidecar = Sidecar(Path(folder), *flags, python=python)
-        try:
-            yield sidecar
-        finally:
-            sidecar.process.kill()
-            sidecar.process.wait()
 
 
 @pytest.fixture(scope="module")
 def sidecar() -> Iterator[Sidecar]:
-    with running_sidecar() as sidecar:
+    faults = {"SHOAL_FAULT_POISON": POISON_TOKENS, "SHOAL_FAULT_LOAD": DEADLY.name}
+    with running_sidecar(faults=faults) as sidecar:
         yield sidecar
-
-
-class Worker:
-    """A worker's stream. Messages are kept by kind, in order of arrival."""
-
-    def __init__(self, channel: grpc.aio.Channel, name: str) -> None:
-        self.name = name
-        self._call = sidecar_pb2_grpc.SidecarServiceStub(channel).Attach(wait_for_ready=True)
-        self._heard: dict[str, asyncio.Queue] = {}
-        self._reader = asyncio.create_task(self._read())
-        self.states: list[sidecar_pb2.ModelStatus] = []
-
-    async def _read(self) -> None:
-        while isinstance(response := await self._call.read(), sidecar_pb2.AttachResponse):
-            kind = response.WhichOneof("message")
-            assert kind is not None
-            message = getattr(response, kind)
-            if kind == "model_status":
-                self.states.append(message)
-            if kind == "admitted":
-                for unit in message.units:
-                    self._queue("unit").put_nowait(unit)
-            self._queue(kind).put_nowait(message)
-
-    def _queue(self, kind: str) -> asyncio.Queue:
-        return self._heard.setdefault(kind, asyncio.Queue())
-
-    async def next(self, kind: str, timeout_s: float = WARM_S):
-        async with asyncio.timeout(timeout_s):
-            return await self._queue(kind).get()
-
-    async def send(self, **message) -> None:
-        await self._call.write(sidecar_pb2.AttachRequest(**message))
-
-    async def hello(self, streams: int = 1) -> sidecar_pb2.Welcome:
-        hello = sidecar_pb2.Hello(worker=self.name, device="cpu", streams=streams, threads=1)
-        await self.send(hello=hello)
-        return await self.next("welcome")
-
-    async def load(self, profile: Profile = MINILM, folder: Path | None = None) -> sidecar_pb2.ModelStatus:
-        """Asks for a model and waits until it is ready or failed."""
-        load = sidecar_pb2.LoadModel(
-            profile_digest=profile.digest(),
-            profile_json=profile.canonical_json(),
-            folder=str(folder or reference.minilm_folder()),
-        )
-        await self.send(load_model=load)
-        while True:
-            status = await self.next("model_status")
-            if status.profile_digest == load.profile_digest and status.state != sidecar_pb2.MODEL_STATE_LOADING:
-                return status
-
-    async def admit(self, *units: work_pb2.Unit, deliveries: int = 1) -> list[sidecar_pb2.AdmittedUnit]:
-        admit = sidecar_pb2.Admit(
-            units=[
-                sidecar_pb2.AdmitUnit(unit=u.SerializeToString(), ack_subject=f"ack.{u.id}", deliveries=deliveries)
-                for u in units
-            ]
-        )
-        await self.send(admit=admit)
-        return [await self.next("unit") for _ in units]
-
-    async def run(self, *unit_ids: str, batch_id: int = 1, trace: bool = False) -> None:
-        await self.send(run_batch=sidecar_pb2.RunBatch(batch_id=batch_id, unit_ids=unit_ids, trace=trace))
-
-    async def close(self) -> None:
-        self._call.cancel()
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-            await self._reader
 
 
 @contextlib.asynccontextmanager
@@ -166,7 +46,7 @@ async def attached(sidecar: Sidecar, name: str, streams: int = 1) -> AsyncIterat
     async with sidecar.channel() as channel:
         worker = Worker(channel, name)
         await worker.hello(streams)
-        assert (await worker.load()).state == sidecar_pb2.MODEL_STATE_READY
+        assert (await worker.load(MINILM)).state == sidecar_pb2.MODEL_STATE_READY
         yield worker
         await worker.close()
 
@@ -368,9 +248,12 @@ async def test_a_restarted_worker_finds_its_units_and_its_runtime(sidecar: Sidec
         forks = len(sidecar.logged("forked"))
         async with sidecar.channel() as channel:
             after = Worker(channel, "restart")  # the old stream is still there: it is replaced
-            welcome = await after.hello()
-            assert list(welcome.unit_ids) == ["kept"]
-            assert (await after.load()).state == sidecar_pb2.MODEL_STATE_READY
+            await after.hello()
+            granted = await after.next("granted")
+            (kept,) = granted.units
+            assert (granted.number, work_pb2.Unit.FromString(kept.header).id) == (1, "kept")
+            assert (kept.ack_subject, kept.tokens, getattr(kept, "from")) == ("ack.kept", 3, "restart")
+            assert (await after.load(MINILM)).state == sidecar_pb2.MODEL_STATE_READY
             await after.run("kept")
             assert_like_reference((await after.next("batch_done")).units[0], ["fish"])
             await after.close()
@@ -403,7 +286,7 @@ async def test_poison_fails_alone(sidecar: Sidecar) -> None:
         await worker.admit(unit("a", [good[0], POISON, good[1]]), unit("b", [good[2]]))
         await worker.run("a", "b")
         done = await worker.next("batch_done")
-        await worker.load()
+        await worker.load(MINILM)
         await worker.admit(unit("after", ["fish"]))
         await worker.run("after", batch_id=2)
         after = await worker.next("batch_done")
@@ -421,7 +304,7 @@ async def test_a_killed_warm_parent_is_replaced(sidecar: Sidecar) -> None:
         parent = sidecar.warm_parent()
         parent.kill()
         await until(lambda: worker.states[-1].state == sidecar_pb2.MODEL_STATE_LOADING, 10)
-        await until(lambda: worker.states[-1].state == sidecar_pb2.MODEL_STATE_READY, WARM_S)
+        await until(lambda: worker.states[-1].state == sidecar_pb2.MODEL_STATE_READY, HEARD_S)
         await worker.admit(unit("u", ["fish"]))
         await worker.run("u")
         assert_like_reference((await worker.next("batch_done")).units[0], ["fish"])
@@ -435,7 +318,10 @@ async def test_a_worker_that_stays_away_loses_its_runtime(sidecar: Sidecar) -> N
     await until(lambda: is_gone(runtime), 15)
     async with sidecar.channel() as channel:
         worker = Worker(channel, "leaves")
-        assert not (await worker.hello()).unit_ids
+        await worker.hello()
+        await worker.run("lapsed")
+        assert list((await worker.next("batch_refused")).not_owned) == ["lapsed"]
+        assert not worker.has_heard("granted")
         await worker.close()
 
 
@@ -445,9 +331,9 @@ async def test_a_model_that_cannot_be_loaded_says_why(sidecar: Sidecar, tmp_path
     async with sidecar.channel() as channel:
         worker = Worker(channel, "failures")
         await worker.hello()
-        missing = await worker.load(folder=tmp_path / "nowhere")
+        missing = await worker.load(MINILM, folder=tmp_path / "nowhere")
         counted = await worker.load(wrong)
-        without_weights = await worker.load(folder=tmp_path)
+        without_weights = await worker.load(MINILM, folder=tmp_path)
         await worker.close()
     for status, what in (
         (missing, "tokenizer.json"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
 import itertools
 import tempfile
@@ -15,154 +14,19 @@ from pathlib import Path
 import grpc
 import pytest
 from google.rpc import code_pb2, status_pb2
-from nats.aio.msg import Msg
-from opentelemetry.trace import NoOpTracer, Tracer
 
 from shoal.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shoal.work.v1 import work_pb2
 from shoal_common import errors, lanes, limits, queue_setup, registry_state, telemetry
-from shoal_common.nats_session import Session, connected_session
+from shoal_common.nats_session import connected_session
 from shoal_common.process import Stop
-from shoal_common.profile import parse_profile
-from shoal_common.registry_view import RegisteredModel, RegistryView
 from shoal_worker import loader
 from shoal_worker.admits import ADMIT_BYTES
-from shoal_worker.settings import WorkerSettings
-from shoal_worker.worker import Worker
 from tests.support.fake_sidecar import FakeSidecar
 from tests.support.nats import NatsServer
 from tests.support.service import Service
 from tests.support.until import until
-
-CATALOGUE = Path(__file__).parents[2] / "services/registry/shoal_registry/catalogue/minilm.yaml"
-
-
-def registered(profile_text: str | None = None) -> RegisteredModel:
-    """minilm, or another profile, as the registry would hold it."""
-    profile = parse_profile(profile_text or CATALOGUE.read_text())
-    digest = profile.digest()
-    lane = lanes.Lane(profile.pool, digest)
-    return RegisteredModel(profile.name, digest, profile, profile.canonical_json(), lane)
-
-
-class Gateway:
-    """Publishes units and takes their results as a gateway does."""
-
-    def __init__(self, session: Session, model: RegisteredModel) -> None:
-        self.session = session
-        self.model = model
-        self.subject = f"{lanes.RESULT_SUBJECT}.test"
-        self.confirms = True
-        self.parts: dict[str, list[work_pb2.UnitResult]] = {}
-        self.message_bytes: list[int] = []
-        self._ids = itertools.count()
-
-    async def start(self) -> None:
-        await self.session.subscribe(self.subject, self._on_result)
-
-    async def publish(self, **fields) -> str:
-        """Publishes a unit of one item, or of what `fields` say."""
-        headers = fields.pop("headers", None)
-        unit = work_pb2.Unit(
-            id=f"unit-{next(self._ids)}",
-            request_id="request-1",
-            reply_subject=self.subject,
-            remaining_ms=30_000,
-            work_class=work_pb2.WORK_CLASS_INTERACTIVE,
-            task=work_pb2.TASK_ENCODE,
-            profile_digest=self.model.digest,
-            estimated_tokens=20,
-            items=[b"an item"],
-        )
-        unit.MergeFrom(work_pb2.Unit(**{key: value for key, value in fields.items() if key != "items"}))
-        if "items" in fields:
-            unit.items[:] = fields["items"]
-        await self.publish_raw(unit.SerializeToString(), unit.id, lanes.CLASSES[unit.work_class], headers)
-        return unit.id
-
-    async def publish_raw(
-        self, payload: bytes, msg_id: str, work_class: str = "interactive", headers: dict[str, str] | None = None
-    ) -> None:
-        await self.session.publish(
-            lanes.work_subject(self.model.lane.token, work_class),
-            payload,
-            msg_id=msg_id,
-            timeout_s=20,
-            headers=headers,
-        )
-
-    def has(self, *unit_ids: str) -> bool:
-        """Whether the last part of each unit's result came."""
-        return all(any(part.last for part in self.parts.get(unit_id, [])) for unit_id in unit_ids)
-
-    async def queued(self) -> int:
-        """Messages in the lane's stream, acknowledged ones excluded."""
-        info = await self.session.api(f"STREAM.INFO.{lanes.stream_name(self.model.lane.shard)}")
-        return info["state"]["messages"]
-
-    async def is_empty(self) -> bool:
-        return await self.queued() == 0
-
-    async def _on_result(self, msg: Msg) -> None:
-        self.message_bytes.append(len(msg.data))
-        for result in work_pb2.ResultBatch.FromString(msg.data).results:
-            self.parts.setdefault(result.unit_id, []).append(result)
-        if self.confirms:
-            await self.session.send(msg.reply)
-
-
-class Mesh:
-    """A worker and what stands around it."""
-
-    def __init__(self, server: NatsServer, folder: Path) -> None:
-        self.server = server
-        self.model = registered()
-        self.sidecar = FakeSidecar(folder / "sidecar.sock")
-        self.stop = Stop()
-        self.tracer: Tracer = NoOpTracer()
-        self.settings = WorkerSettings(
-            listen=f"unix:{folder}/worker.sock",
-            nats_url=server.url,
-            nats_token=server.token,
-            registry=f"unix:{folder}/no-registry.sock",
-            sidecar=self.sidecar.address,
-            streams=2,
-        )
-        self.gateway: Gateway
-        self.worker: Worker
-        self.view: RegistryView
-        self.session: Session
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Mesh]:
-        """All of it, until the block ends."""
-        stop = Stop()
-        async with (
-            connected_session(self.settings, "gateway", stop) as gateway_session,
-            connected_session(self.settings, "worker", stop) as self.session,
-        ):
-            await queue_setup.ensure_streams(gateway_session)
-            await queue_setup.ensure_consumers(gateway_session, self.model.lane.token)
-            self.gateway = Gateway(gateway_session, self.model)
-            await self.gateway.start()
-            await self.sidecar.start()
-            self.view = RegistryView(self.session, self.settings.registry, watcher="test")
-            self.view.models = {self.model.name: self.model}
-            self.view.ready.set()
-            self.worker = Worker(self.settings, self.session, self.view, self.tracer)
-            running = asyncio.create_task(self.worker.run(self.stop))
-            try:
-                yield self
-            finally:
-                self.stop.now()
-                async with asyncio.timeout(10):
-                    await running
-                await self.sidecar.die()
-
-    def registry_changes(self, *models: RegisteredModel) -> None:
-        """The registry holds these and no others."""
-        self.view.models = {model.name: model for model in models}
-        self.worker._on_registry()
+from tests.support.worker_mesh import CATALOGUE, Mesh, registered
 
 
 @pytest.fixture
@@ -274,8 +138,7 @@ async def test_cancelled_units_are_dropped_unrun(mesh: Mesh) -> None:
     mesh.sidecar.refuse = lambda unit: status_pb2.Status(code=code_pb2.UNAVAILABLE).SerializeToString()
     unit_id = await mesh.gateway.publish()
     await until(lambda: len(mesh.sidecar.loads) == 2)  # The unit waits for its model.
-    cancelled = work_pb2.CancelledUnits(unit_ids=[unit_id, "not-yet-here"], remember_ms=30_000)
-    await mesh.gateway.session.send(lanes.cancel_subject(mesh.model.lane.shard), cancelled.SerializeToString())
+    await mesh.gateway.cancel(unit_id, "not-yet-here")
     await until(mesh.gateway.is_empty)
     assert mesh.sidecar.released == [unit_id]
     mesh.sidecar.loads_models = True
@@ -392,15 +255,12 @@ async def test_units_are_held_over_ack_wait(mesh: Mesh) -> None:
     mesh.sidecar.gate.clear()
     unit_id = await mesh.gateway.publish()
     await until(lambda: mesh.sidecar.batches)
-    consumer = lanes.consumer_name(mesh.model.lane.token, "interactive")
-    stream = lanes.stream_name(mesh.model.lane.shard)
     loop = asyncio.get_running_loop()
     held_until_s = loop.time() + limits.ACK_WAIT_S * 1.4
     await until(lambda: loop.time() > held_until_s)
     mesh.sidecar.gate.set()
     await until(lambda: mesh.gateway.has(unit_id))
-    info = await mesh.session.api(f"CONSUMER.INFO.{stream}.{consumer}")
-    assert info["num_redelivered"] == 0
+    assert await mesh.gateway.redelivered() == 0
     assert len(mesh.sidecar.admits) == 1
 
 
@@ -447,14 +307,6 @@ async def test_work_queued_for_a_replaced_revision_is_answered(mesh: Mesh) -> No
     await until(lambda: mesh.sidecar.unloads == [mesh.model.digest])
 
 
-async def test_units_of_a_former_life_are_released(nats_server: NatsServer, tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
-        mesh = Mesh(nats_server, Path(folder))
-        mesh.sidecar.welcome_ids = ["old-1", "old-2"]
-        async with mesh.running():
-            await until(lambda: mesh.sidecar.released == ["old-1", "old-2"])
-
-
 async def test_consumers_that_are_gone_are_made(mesh: Mesh) -> None:
     unit_id = await mesh.gateway.publish()
     await until(lambda: mesh.gateway.has(unit_id))
@@ -467,7 +319,7 @@ async def test_a_stopped_worker_finishes_its_batch(mesh: Mesh) -> None:
     mesh.sidecar.gate.clear()
     unit_id = await mesh.gateway.publish()
     await until(lambda: mesh.sidecar.batches)
-    mesh.stop.now()
+    mesh.first.stop.now()
     await until(lambda: not mesh.worker.is_serving)
     mesh.sidecar.gate.set()
     await until(lambda: mesh.gateway.has(unit_id))
@@ -501,15 +353,18 @@ async def test_a_sampled_unit_leaves_its_spans(nats_server: NatsServer, tmp_path
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Keeps reports and answers the first with a plan."""
 
-    def __init__(self, plan: list[str]) -> None:
+    def __init__(self, plan: list[str], idle_lanes: list[str]) -> None:
         self.plan = plan
+        self.idle_lanes = idle_lanes
         self.reports: list[scheduler_pb2.ReportRequest] = []
 
     async def Report(self, request_iterator, context) -> AsyncIterator[scheduler_pb2.ReportResponse]:
         async for report in request_iterator:
             self.reports.append(report)
             if len(self.reports) == 1:
-                yield scheduler_pb2.ReportResponse(plan_revision=1, profile_digests=self.plan)
+                yield scheduler_pb2.ReportResponse(
+                    plan_revision=1, profile_digests=self.plan, idle_lanes=self.idle_lanes
+                )
 
 
 async def test_the_scheduler_hears_reports_and_its_plan_is_kept(nats_server: NatsServer) -> None:
@@ -518,7 +373,7 @@ async def test_the_scheduler_hears_reports_and_its_plan_is_kept(nats_server: Nat
         mesh = Mesh(nats_server, Path(folder))
         mesh.settings = mesh.settings.model_copy(update={"scheduler": address})
         other = registered(CATALOGUE.read_text().replace("name: minilm", "name: other"))
-        scheduler = FakeScheduler([mesh.model.digest])
+        scheduler = FakeScheduler([mesh.model.digest], [mesh.model.lane.token])
         server = grpc.aio.server()
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server)
         server.add_insecure_port(address)
@@ -531,7 +386,9 @@ async def test_the_scheduler_hears_reports_and_its_plan_is_kept(nats_server: Nat
             await until(lambda: mesh.gateway.has(unit_id))
             report = await until(lambda: next((r for r in scheduler.reports if r.tokens_per_second), None))
             assert other.digest not in mesh.sidecar.loads
-        await server.stop(None)
+            assert mesh.worker._exchange.idle_lanes == {mesh.model.lane.token}
+            await server.stop(None)
+            await until(lambda: not mesh.worker._exchange.idle_lanes, message="old words count no more")
     assert (report.worker, report.pool, report.device.name, report.device.streams) == ("worker-0", "default", "cpu", 2)
     assert report.device.used_bytes == 1_000
     assert 0 < report.busy_share < 1
@@ -540,6 +397,10 @@ async def test_the_scheduler_hears_reports_and_its_plan_is_kept(nats_server: Nat
     assert (lane.lane, lane.profile_digest) == (mesh.model.lane.token, mesh.model.digest)
     assert lane.residency == scheduler_pb2.RESIDENCY_READY
     assert lane.unit_ms > 0
+    seed = mesh.model.profile.tuned_for("cpu").cost
+    batch_ms = seed.batch_ms + (seed.token_us * 20 + seed.item_us) / 1e3 + seed.squared_token_ns * 400 / 1e6
+    assert seed.token_us / 1e3 < lane.ms_per_token <= batch_ms / 20 + 1e-9, "a batch's own cost is in it"
+    assert report.device.window_ms >= 4 * 60, "two batches that run, the next one, and one on its way"
 
 
 async def test_a_model_without_files_is_reported_failed(nats_server: NatsServer) -> None:
@@ -609,6 +470,6 @@ async def test_the_process_serves_and_stops(nats_server: NatsServer) -> None:
 
 
 async def _dead_letter(mesh: Mesh) -> bytes:
-    request = {"last_by_subj": f"{lanes.DEAD_LETTER_SUBJECT}.{mesh.model.lane.token}"}
+    request = {"last_by_subj": lanes.dead_letter_subject(mesh.model.lane.token, "MALFORMED_UNIT")}
     body = await mesh.session.api(f"STREAM.MSG.GET.{lanes.DEAD_LETTER_STREAM}", request)
     return base64.b64decode(body["message"]["data"])

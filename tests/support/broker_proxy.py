@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that can cut single processes off: their connections end and new ones are refused."""
+"""A TCP proxy before a broker: a longer way to it, and single processes can be cut off from it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ CHUNK_BYTES = 256 * 1024
 
 
 class BrokerProxy:
-    """Passes connections on to 127.0.0.1:`target`, from a thread with a loop of its own."""
+    """Passes connections on to 127.0.0.1:`target`, each way `delay_s` later, from a thread with a loop of its own."""
 
-    def __init__(self, target: int, token: str) -> None:
+    def __init__(self, target: int, token: str, delay_s: float = 0.0) -> None:
         self._target = target
+        self._delay_s = delay_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._open: dict[int, asyncio.WriteTransport] = {}
@@ -72,19 +73,21 @@ class BrokerProxy:
             return
         self._open[port] = writer.transport
         try:
-            await asyncio.gather(_pass(reader, onward), _pass(there, writer))
+            await asyncio.gather(self._pass(reader, onward), self._pass(there, writer))
         finally:
             self._open.pop(port, None)
             writer.transport.abort()
             onward.transport.abort()
 
-
-async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await source.read(CHUNK_BYTES):
-            sink.write(data)
-            await sink.drain()
-    sink.transport.abort()
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(CHUNK_BYTES):
+                if self._delay_s:
+                    self._loop.call_later(self._delay_s, sink.write, data)
+                    continue
+                sink.write(data)
+                await sink.drain()
+        sink.transport.abort()
 
 
 def _ports(pid: int) -> set[int]:

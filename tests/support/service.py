@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -15,15 +16,21 @@ from tests.support.until import until
 
 
 class Service:
-    """`python -m <module>` with SHOAL_* settings, listening on a Unix socket in `folder`."""
+    """`python -m <module>` with SHOAL_* settings, listening on a Unix socket in `folder`.
 
-    def __init__(self, module: str, folder: Path, name: str = "", **settings: object) -> None:
+    `env` is added to its environment.
+    """
+
+    def __init__(
+        self, module: str, folder: Path, name: str = "", env: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         self._module = module
         self._log = folder / f"{name or module}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"unix:{folder / (name or module)}.sock"
         given = {"listen": self.address, "log_level": "debug", **settings}
-        self._env = {**os.environ, **{f"SHOAL_{key.upper()}": str(value) for key, value in given.items()}}
+        asked = {f"SHOAL_{key.upper()}": str(value) for key, value in given.items()}
+        self._env = {**os.environ, **(env or {}), **asked}
 
     def start(self) -> None:
         """Starts the process."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent import futures
 from types import TracebackType
 
 import grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 
@@ -25,6 +27,10 @@ class FakeCollector(metrics_service_pb2_grpc.MetricsServiceServicer, trace_servi
         }
         self.sums: dict[tuple[str, str], float] = {}
         """The newest value of each counter, by its name and its attribute `outcome` or `reason`."""
+        self.gauges: dict[tuple[str, str], float] = {}
+        """The newest value of each gauge, by its name and its attributes as `key=value,...`, sorted."""
+        self.histograms: dict[tuple[str, str], tuple[int, float]] = {}
+        """The newest count and sum of each histogram, by its name and its attributes as of a gauge."""
         self.spans: list[trace_pb2.Span] = []
 
     def __enter__(self) -> FakeCollector:
@@ -43,4 +49,12 @@ class FakeCollector(metrics_service_pb2_grpc.MetricsServiceServicer, trace_servi
                 for point in metric.sum.data_points:
                     label = ",".join(attribute.value.string_value for attribute in point.attributes)
                     self.sums[metric.name, label] = point.as_int or point.as_double
+                for point in metric.gauge.data_points:
+                    self.gauges[metric.name, _pairs(point.attributes)] = point.as_int or point.as_double
+                for point in metric.histogram.data_points:
+                    self.histograms[metric.name, _pairs(point.attributes)] = (point.count, point.sum)
         return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+def _pairs(attributes: Iterable[KeyValue]) -> str:
+    return ",".join(sorted(f"{each.key}={each.value.string_value}" for each in attributes))

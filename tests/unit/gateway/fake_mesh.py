@@ -44,9 +44,25 @@ class FakeMesh:
     session: Session
     channel: grpc.aio.Channel
 
-    def __init__(self, broker: NatsServer, folder: Path) -> None:
+    def __init__(
+        self,
+        broker: NatsServer,
+        folder: Path,
+        *,
+        tokens: str = "",
+        token: str = "",
+        profile: str = PROFILE,
+        blobs: str = "",
+    ) -> None:
+        """With `tokens`, a file of them, the gateway asks for one; `token` is what the mesh calls it with itself.
+
+        `blobs` is its object storage.
+        """
         self.broker = broker
-        self.profile = parse_profile(PROFILE)
+        self._blobs = blobs
+        self._tokens = tokens
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.profile = parse_profile(profile)
         self.lane = Lane(self.profile.pool, self.profile.digest())
         self.scheduler = FakeScheduler()
         self.cancelled: list[work_pb2.CancelledUnits] = []
@@ -65,6 +81,8 @@ class FakeMesh:
             nats_token=self.broker.token,
             registry=self._nobody,
             scheduler=self._scheduler_address,
+            tokens=self._tokens,
+            blobs=self._blobs,
         )
         self.session = await self._stack.enter_async_context(connected_session(settings, "test", self._stop))
         await queue_setup.ensure_streams(self.session)
@@ -129,7 +147,7 @@ class FakeMesh:
         request = models_pb2.GetModelRequest(model=self.profile.name)
 
         async def known() -> bool:
-            return (await self.models.GetModel(request)).model.state == expected
+            return (await self.models.GetModel(request, metadata=self._metadata)).model.state == expected
 
         await until(known)
 
@@ -138,26 +156,28 @@ class FakeMesh:
     ) -> grpc.aio.UnaryUnaryCall:
         """An Encode call that has begun."""
         raw = request if isinstance(request, bytes) else request.SerializeToString()
-        pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+        pairs = self._metadata + tuple((key.replace("_", "-"), value) for key, value in metadata.items())
         return self._encode(raw, timeout=timeout, metadata=pairs)
 
     async def encode(
-        self, request: inference_pb2.EncodeRequest | bytes, timeout: float | None = 10.0
+        self, request: inference_pb2.EncodeRequest | bytes, timeout: float | None = 10.0, **metadata: str
     ) -> inference_pb2.EncodeResponse:
         """A whole Encode call."""
-        return inference_pb2.EncodeResponse.FromString(await self.call(request, timeout))
+        return inference_pb2.EncodeResponse.FromString(await self.call(request, timeout, **metadata))
 
-    async def refused(self, request: inference_pb2.EncodeRequest | bytes, timeout: float | None = 10.0) -> Refusal:
+    async def refused(
+        self, request: inference_pb2.EncodeRequest | bytes, timeout: float | None = 10.0, **metadata: str
+    ) -> Refusal:
         """The refusal that an Encode call must meet."""
         try:
-            await self.call(request, timeout)
+            await self.call(request, timeout, **metadata)
         except grpc.aio.AioRpcError as error:
             return Refusal(error)
         raise AssertionError("the request was answered instead of refused")
 
-    def infer(self, timeout: float | None = 10.0) -> InferCall:
+    def infer(self, timeout: float | None = 10.0, **metadata: str) -> InferCall:
         """An Infer stream."""
-        return InferCall(self._infer(timeout=timeout))
+        return InferCall(self._infer(timeout=timeout, metadata=self._metadata + tuple(metadata.items())))
 
     async def pending_units(self) -> int:
         """Units that lie in the lane's stream."""

@@ -11,9 +11,10 @@ from shoal.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """WatchLanes alone, for one watcher after another."""
+    """WatchLanes, for one watcher after another, and GetFleet."""
 
     def __init__(self) -> None:
+        self.workers: list[scheduler_pb2.ReportRequest] = []
         self._lanes: dict[str, scheduler_pb2.LaneState] = {}
         self._events: asyncio.Queue[scheduler_pb2.WatchLanesResponse] = asyncio.Queue()
 
@@ -29,3 +30,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         yield scheduler_pb2.WatchLanesResponse(snapshot=True, lanes=self._lanes.values())
         while True:
             yield await self._events.get()
+
+    async def GetFleet(
+        self, request: scheduler_pb2.GetFleetRequest, context: grpc.aio.ServicerContext
+    ) -> scheduler_pb2.GetFleetResponse:
+        return scheduler_pb2.GetFleetResponse(workers=self.workers)

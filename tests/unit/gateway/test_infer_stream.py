@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from shoal.v1 import inference_pb2 as pb
+from shoal_gateway.auth import Auth
 from shoal_gateway.dispatch import Caller, Dispatch
 from shoal_gateway.infer_stream import InferStream
 from shoal_gateway.room import Room
@@ -59,7 +60,7 @@ class FakeDispatch:
 async def test_a_caller_that_is_gone() -> None:
     requests = [pb.InferRequest(request_id=name, encode=pb.EncodeRequest(model=name)) for name in ("quick", "slow")]
     dispatch = FakeDispatch()
-    stream = InferStream(cast(Dispatch, dispatch), cast(Any, FakeContext(*requests)))
+    stream = InferStream(cast(Dispatch, dispatch), Auth(None), cast(Any, FakeContext(*requests)))
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(stream.serve(), 5)
     assert dispatch.cancelled == ["slow"]
@@ -77,14 +78,14 @@ async def test_a_fault_of_ours_is_not_taken_for_it() -> None:
 
     context.write = write
     with pytest.raises(ExceptionGroup):
-        await asyncio.wait_for(InferStream(cast(Dispatch, dispatch), cast(Any, context)).serve(), 5)
+        await asyncio.wait_for(InferStream(cast(Dispatch, dispatch), Auth(None), cast(Any, context)).serve(), 5)
 
 
 async def test_a_request_without_room_waits_for_it() -> None:
     dispatch = FakeDispatch()
     context = FakeContext(pb.InferRequest(request_id="a", encode=pb.EncodeRequest(model="slow")))
     with dispatch.room.taken(1000):
-        stream = asyncio.create_task(InferStream(cast(Dispatch, dispatch), cast(Any, context)).serve())
+        stream = asyncio.create_task(InferStream(cast(Dispatch, dispatch), Auth(None), cast(Any, context)).serve())
         for _ in range(10):
             await asyncio.sleep(0)
         assert not dispatch.waiting.is_set()

@@ -97,6 +97,45 @@ def test_wrong_results_are_no_answer(wrong: work_pb2.UnitResult) -> None:
         answer.add(wrong)
 
 
+def blob(index: int, **fields) -> work_pb2.Blob:
+    values = {"index": index, "key": f"results/2030010100/u-{index}.aa", "size_bytes": 5, "sha256": bytes(32)}
+    return work_pb2.Blob(**(values | fields))
+
+
+def test_results_in_object_storage_are_named_by_the_requests_index() -> None:
+    answer = Answer(4, {0: result(0)}, {"u": Run(1, [b"a", b"b", b"c"], 1)})
+    assert not answer.add(part("u", [result(1), b""], last=False, blobs=[blob(1)]))
+    assert answer.blobs == []
+    assert answer.add(part("u", [b""], sequence=1, offset=2, blobs=[blob(2)]))
+    assert [(index, each.key) for index, each in answer.blobs] == [
+        (2, "results/2030010100/u-1.aa"),
+        (3, "results/2030010100/u-2.aa"),
+    ]
+    answer.put(2, result(2))
+    answer.put(3, result(3))
+    assert ids(answer) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [blob(2), blob(1, key="results/2030010100/v-1.aa"), blob(1, key="items/2030010100/u-1"), blob(1, sha256=b"")],
+)
+def test_results_in_the_blobs_of_others_are_no_answer(wrong: work_pb2.Blob) -> None:
+    answer = Answer(2, {}, {"u": Run(0, [b"a", b"b"], 1)})
+    with pytest.raises(WrongResults):
+        answer.add(part("u", [b"", b""], blobs=[wrong]))
+
+
+def test_a_unit_that_is_given_up_has_the_result_that_was_written() -> None:
+    answer = Answer(2, {}, {"u": Run(0, [b"a"], 1), "v": Run(1, [b"b"], 1, is_blob=True)})
+    assert not answer.give_up("v", result(7))
+    assert answer.open_units == ["u"]
+    assert not answer.add(part("v", [result(8)])), "what comes later is dropped"
+    assert answer.add(part("u", [result(0)]))
+    assert answer.give_up("v", result(9)), "once is enough"
+    assert ids(answer) == ["0", "7"]
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_parts_in_any_order_and_any_number_of_times(counts: list[int], rng: random.Random) -> None:
     total, parts, offset = sum(counts), [], 0

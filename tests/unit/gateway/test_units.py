@@ -42,17 +42,34 @@ def test_no_items() -> None:
     assert cut([b"a", b"b"], {0, 1}, 256) == []
 
 
-@given(sizes, st.sets(st.integers(0, 79)))
-def test_runs_cover_the_items(lengths: list[int], left_out: set[int]) -> None:
+def test_a_blob_is_a_unit_of_its_own() -> None:
+    large = b"x" * (limits.BLOB_ITEM_BYTES + 1)
+    runs = cut([b"a", b"b", large, large, b"c", large], {3}, 256, limits.BLOB_ITEM_BYTES)
+    assert [(run.first_index, len(run.items), run.is_blob) for run in runs] == [
+        (0, 2, False),
+        (2, 1, True),
+        (4, 1, False),
+        (5, 1, True),
+    ]
+    assert runs[1].items[0] is large and runs[1].estimated_tokens == 256
+    assert not any(run.is_blob for run in cut([large[:-1]], (), 256, limits.BLOB_ITEM_BYTES))
+    assert not any(run.is_blob for run in cut([large], (), 256)), "without object storage it travels as it is"
+
+
+@given(sizes, st.sets(st.integers(0, 79)), st.sampled_from([4000, limits.UNIT_BYTES, limits.ITEM_BYTES]))
+def test_runs_cover_the_items(lengths: list[int], left_out: set[int], blob_bytes: int) -> None:
     items = [bytes([index]) * length for index, length in enumerate(lengths)]
-    runs = cut(items, left_out, 256)
+    runs = cut(items, left_out, 256, blob_bytes)
     covered = [(run.first_index + n, item) for run in runs for n, item in enumerate(run.items)]
     assert covered == [(index, item) for index, item in enumerate(items) if index not in left_out]
     for run in runs:
         assert 1 <= len(run.items) <= limits.UNIT_ITEMS
         assert sum(map(len, run.items[:-1])) < limits.UNIT_BYTES
+        assert run.is_blob == any(len(item) > blob_bytes for item in run.items)
+        assert len(run.items) == 1 or not run.is_blob
         assert run.estimated_tokens == sum(min(len(item) // 4, 256) for item in run.items)
     for before, after in pairwise(runs):
         full = len(before.items) == limits.UNIT_ITEMS or sum(map(len, before.items)) >= limits.UNIT_BYTES
+        full = full or before.is_blob or after.is_blob
         assert full or before.first_index + len(before.items) in left_out, "a run closes only for a reason"
         assert after.first_index >= before.first_index + len(before.items)

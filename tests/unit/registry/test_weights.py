@@ -112,6 +112,17 @@ def test_a_fault_names_its_field(folder: Path, case: str):
     assert said in violation[1]
 
 
+def test_a_simulated_model_needs_its_tokenizer_alone(folder: Path):
+    (folder / "model.safetensors").unlink()
+    (folder / "config.json").unlink()
+    simulated = PROFILE.model_copy(update={"runtimes": ("sim",)})
+    assert weights.check(folder, simulated) == []
+    assert weights.check(folder, PROFILE.model_copy(update={"runtimes": ("torch", "sim")})) != []
+    (folder / "tokenizer.json").unlink()
+    ((field, said),) = weights.check(folder, simulated)
+    assert (field, "tokenizer.json" in said) == ("source", True)
+
+
 def test_the_default_model_is_whole():
     assert (weights.verified(PROFILE) / "model.safetensors").is_file()
 

@@ -15,6 +15,18 @@ def lane(token: str, residency: scheduler_pb2.Residency = READY, **fields: objec
 
 
 def report(
-    worker: str, *lanes: scheduler_pb2.WorkerLane, pool: str = "default", drain: float = 0.0
+    worker: str,
+    *lanes: scheduler_pb2.WorkerLane,
+    pool: str = "default",
+    machine: str = "",
+    drain: float = 0.0,
+    window: float = 0.0,
 ) -> scheduler_pb2.ReportRequest:
-    return scheduler_pb2.ReportRequest(worker=worker, pool=pool, lanes=lanes, drain_ms_per_second=drain)
+    return scheduler_pb2.ReportRequest(
+        worker=worker,
+        machine=machine or worker,
+        pool=pool,
+        device=scheduler_pb2.Device(window_ms=window),
+        lanes=lanes,
+        drain_ms_per_second=drain,
+    )

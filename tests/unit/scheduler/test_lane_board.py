@@ -44,6 +44,19 @@ async def test_small_changes_are_not_told_but_add_up():
         assert await watcher.next() == ([state("a", 112.0)], [])
 
 
+async def test_watchers_are_told_how_many_they_are():
+    board = LaneBoard()
+    with board.joined() as first:
+        assert board.watchers == 1
+        assert not first._wake.is_set(), "the first message says so"
+        with board.joined() as second:
+            assert await first.next() == ([], [])
+            assert board.watchers == 2
+            assert not second._wake.is_set()
+        assert await first.next() == ([], [])
+        assert board.watchers == 1
+
+
 async def test_a_closed_board_ends_its_watchers():
     board = LaneBoard()
     with board.joined() as watcher:

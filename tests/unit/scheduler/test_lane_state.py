@@ -38,6 +38,26 @@ def test_only_ready_workers_drain():
     assert (state.workers, state.drain_ms_per_second, state.wait_ms) == (0, 0, 50)
 
 
+def test_windows_of_ready_workers_add_up():
+    state = state_of(
+        report("w0", lane("a"), window=240),
+        report("w1", lane("a"), window=60),
+        report("w2", lane("a", LOADING), window=1_000),
+    )
+    assert state.window_ms == 300
+
+
+def test_a_tokens_cost_is_the_mean_by_what_each_worker_drains():
+    state = state_of(
+        report("w0", lane("a", ms_per_token=0.2), drain=900),
+        report("w1", lane("a", ms_per_token=0.4), drain=300),
+        report("w2", lane("a"), drain=5_000),  # It has measured none.
+        report("w3", lane("a", LOADING, ms_per_token=9.0), drain=5_000),
+    )
+    assert state.ms_per_token == pytest.approx((0.2 * 900 + 0.4 * 300) / 1_200)
+    assert state_of(report("w0", lane("a"))).ms_per_token == 0.0
+
+
 @pytest.mark.parametrize(
     ("residencies", "best"),
     [
@@ -59,7 +79,9 @@ def test_the_best_residency_counts(residencies: list[scheduler_pb2.Residency], b
 
 
 def test_a_difference_is_told_when_a_gateway_would_decide_otherwise():
-    old = scheduler_pb2.LaneState(lane="a", residency=READY, workers=2, queued_ms=100, wait_ms=100)
+    old = scheduler_pb2.LaneState(
+        lane="a", residency=READY, workers=2, queued_ms=100, wait_ms=100, window_ms=100, ms_per_token=0.05
+    )
 
     def changed(**fields: object) -> scheduler_pb2.LaneState:
         new = scheduler_pb2.LaneState.FromString(old.SerializeToString())
@@ -74,5 +96,9 @@ def test_a_difference_is_told_when_a_gateway_would_decide_otherwise():
     assert differs(old, changed(residency=LOADING))
     assert differs(old, changed(workers=1))
     assert differs(old, changed(progress="half"))
+    assert differs(old, changed(window_ms=200))
+    assert not differs(old, changed(ms_per_token=0.052))
+    assert differs(old, changed(ms_per_token=0.06))
+    assert differs(old, changed(ms_per_token=0.0))
     tiny = scheduler_pb2.LaneState(lane="a", wait_ms=0.2)
     assert not differs(tiny, scheduler_pb2.LaneState(lane="a", wait_ms=0.9))

@@ -25,6 +25,8 @@ def test_a_good_report_is_taken():
         (report("w0", drain=-1.0), "drain_ms_per_second"),
         (report("w0", lane("a", backlog_ms=math.inf)), "lanes[0].backlog_ms"),
         (report("w0", lane("a"), lane("b", unit_ms=-0.1)), "lanes[1].unit_ms"),
+        (report("w0", lane("a", ms_per_token=math.nan)), "lanes[0].ms_per_token"),
+        (report("w0", window=math.inf), "device.window_ms"),
         (report("w0", lane("")), "lanes[0].lane"),
         (report("w0", lane("a", pending_units=2**63)), "lanes[0].pending_units"),
         (report("w0", *[lane("a")] * (LANES + 1)), "lanes"),

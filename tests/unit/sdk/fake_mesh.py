@@ -21,7 +21,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from shoal.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
+from shoal.v1 import inference_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 DIMENSIONS = 384
 BREAK = "break"
@@ -128,6 +128,9 @@ class FakeMesh:
     hold_until: int = 0
     """The first so many requests of a stream are answered when the last of them has arrived, last one first."""
     changes: list[models_pb2.WatchModelsResponse] = field(default_factory=list)
+    lanes: queue_pb2.ListLanesResponse = field(default_factory=queue_pb2.ListLanesResponse)
+    letters: list[queue_pb2.DeadLetter] = field(default_factory=list)
+    """By sequence. Those of the reason MALFORMED_UNIT cannot be requeued."""
     restart: Callable[[], None] = lambda: None
     stop: Callable[[], None] = lambda: None
 
@@ -221,6 +224,53 @@ class _Models(models_pb2_grpc.ModelServiceServicer):
         await _fail(self.mesh.faults.popleft() if self.mesh.faults else HANG, context)
 
 
+class _Queue(queue_pb2_grpc.QueueServiceServicer):
+    def __init__(self, mesh: FakeMesh) -> None:
+        self.mesh = mesh
+
+    async def ListLanes(self, request: queue_pb2.ListLanesRequest, context: Any) -> queue_pb2.ListLanesResponse:
+        await _fail(self.mesh.faults.popleft() if self.mesh.faults else None, context)
+        return self.mesh.lanes
+
+    async def ListDeadLetters(
+        self, request: queue_pb2.ListDeadLettersRequest, context: Any
+    ) -> queue_pb2.ListDeadLettersResponse:
+        found = [each for each in self.mesh.letters if each.sequence > request.after_sequence]
+        found = [each for each in found if request.reason in ("", each.reason)]
+        page = found[: request.limit or 100]
+        return queue_pb2.ListDeadLettersResponse(letters=page, remaining=len(found) - len(page))
+
+    async def RequeueDeadLetters(
+        self, request: queue_pb2.RequeueDeadLettersRequest, context: Any
+    ) -> queue_pb2.RequeueDeadLettersResponse:
+        response = queue_pb2.RequeueDeadLettersResponse()
+        chosen, missing = self._take(request)
+        for sequence in missing:
+            response.refusals.add(sequence=sequence, reason="DEAD_LETTER_NOT_FOUND", message="there is no such letter")
+        for letter in chosen:
+            if letter.reason == "MALFORMED_UNIT":
+                self.mesh.letters.append(letter)
+                response.refusals.add(sequence=letter.sequence, reason=letter.reason, message="it is no unit")
+            else:
+                response.requeued += 1
+        response.refused = len(response.refusals)
+        return response
+
+    async def DropDeadLetters(
+        self, request: queue_pb2.DropDeadLettersRequest, context: Any
+    ) -> queue_pb2.DropDeadLettersResponse:
+        chosen, missing = self._take(request)
+        return queue_pb2.DropDeadLettersResponse(dropped=len(chosen), not_found=missing)
+
+    def _take(self, request: Any) -> tuple[list[queue_pb2.DeadLetter], list[int]]:
+        def is_chosen(letter: queue_pb2.DeadLetter) -> bool:
+            return request.all or letter.sequence in request.sequences or letter.reason == request.reason
+
+        chosen = [letter for letter in self.mesh.letters if is_chosen(letter)]
+        self.mesh.letters = [letter for letter in self.mesh.letters if not is_chosen(letter)]
+        return chosen, sorted(set(request.sequences) - {letter.sequence for letter in chosen})
+
+
 async def _fail(fault: Any, context: Any) -> None:
     if fault == HANG:
         await asyncio.Event().wait()
@@ -250,6 +300,7 @@ def running() -> Iterator[FakeMesh]:
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", 65 * 2**20), ("grpc.so_reuseport", 0)])
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(_Inference(mesh), server)
         models_pb2_grpc.add_ModelServiceServicer_to_server(_Models(mesh), server)
+        queue_pb2_grpc.add_QueueServiceServicer_to_server(_Queue(mesh), server)
         port = server.add_insecure_port(address)
         await server.start()
         return server, port

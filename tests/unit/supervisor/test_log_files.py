@@ -62,6 +62,7 @@ async def test_a_process_that_lives_long_is_bounded_while_it_runs(tmp_path: Path
             "service ended by a fault: OSError: taken",
         ),
         (json.dumps({"event": "ends", "fault": "closed for good"}), "ends: closed for good"),
+        (json.dumps({"message": "the sidecar cannot run", "error": "no file"}), "the sidecar cannot run: no file"),
         ("3\n", "3"),
         ("x" * 50_000, "x" * 400),
     ],

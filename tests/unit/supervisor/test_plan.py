@@ -1,5 +1,6 @@
 """The processes of a mesh and what each is told."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from shoal_supervisor.state import StateFolder
 BROKER = Broker(command=("sh", "guard", "nats-server"), url="nats://127.0.0.1:20001", token="secret")
 
 
-def planned(broker: Broker = BROKER, **options: object) -> dict[str, ProcessPlan]:
+def planned(broker: Broker = BROKER, operator_token: str = "", **options: object) -> dict[str, ProcessPlan]:
     processes = plan(
         MeshOptions.model_validate({"port": 50_051, "cores": 8, **options}),
         StateFolder(Path("/state")),
@@ -22,6 +23,7 @@ def planned(broker: Broker = BROKER, **options: object) -> dict[str, ProcessPlan
         broker,
         Path("/bin/shoal-sidecar"),
         {"PATH": "/bin"},
+        operator_token,
     )
     return {process.name: process for process in processes}
 
@@ -54,6 +56,23 @@ def test_workers_share_the_cores(cores: int, workers: int, share: str):
         )
 
 
+def test_simulated_workers_stand_beside_those_on_the_cpu():
+    processes = planned(workers=1, sim="/sims/slow.json", sim_workers=2)
+    for number in range(2):
+        settings = processes[f"worker-sim-{number}"].environment
+        assert (settings["SHOAL_WORKER"], settings["SHOAL_DEVICE"]) == (f"worker-sim-{number}", f"sim:{number}")
+        assert "SHOAL_STREAMS" not in settings
+    command = processes["sidecar"].command
+    assert command[command.index("--sim") + 1] == "/sims/slow.json"
+    assert processes["worker-0"].environment["SHOAL_DEVICE"] == "cpu"
+
+
+def test_torch_is_started_with_the_sidecar_only_if_a_worker_needs_it():
+    assert "--lazy-torch" not in planned(workers=1, sim="sim.json", sim_workers=1)["sidecar"].command
+    assert "--sim" not in planned()["sidecar"].command
+    assert "--lazy-torch" in planned(workers=0, sim="sim.json", sim_workers=1)["sidecar"].command
+
+
 def test_services_listen_and_find_each_other():
     processes = planned()
     for name in ("registry", "scheduler", "lora-store", "worker-0", "gateway"):
@@ -73,7 +92,7 @@ def test_all_is_marked_so_that_leftovers_are_found():
 
 
 def test_names_of_sockets_fit_into_the_room_kept_for_them():
-    for process in planned(workers=64).values():
+    for process in planned(workers=64, sim="sim.json", sim_workers=64).values():
         if process.listen.startswith("unix:"):
             assert len(Path(process.listen).name) + 1 <= len(LONGEST_NAME)
 
@@ -82,3 +101,13 @@ def test_processes_stop_before_what_they_need():
     stages = {name: process.stage for name, process in planned().items()}
     assert stages["gateway"] < stages["worker-0"] < stages["registry"] < stages["sidecar"] < stages["nats"]
     assert stages["nats"] == max(Stage)
+
+
+def test_tokens_are_asked_for_by_the_gateway_alone():
+    processes = planned(tokens="/etc/shoal/tokens.yaml", operator_token="ours")
+    assert processes["gateway"].environment["SHOAL_TOKENS"] == "/etc/shoal/tokens.yaml"
+    assert processes["gateway"].environment["SHOAL_OPERATOR_SHA256"] == sha256(b"ours").hexdigest()
+    assert "ours" not in " ".join(processes["gateway"].environment.values())
+    assert not any("SHOAL_TOKENS" in each.environment for name, each in processes.items() if name != "gateway")
+    # What is set around an open mesh does not close it.
+    assert planned()["gateway"].environment["SHOAL_TOKENS"] == ""

@@ -8,10 +8,11 @@ import pytest
 
 from shoal.work.v1 import work_pb2
 from shoal_common import limits
+from shoal_common.unit_form import MALFORMED
 from shoal_worker.decisions.unit import INTERACTIVE, Stage
 from shoal_worker.delivery import Delivery, Pulled, parse
 from shoal_worker.held import Held
-from shoal_worker.intake import DELIVERY_LIMIT, MALFORMED, Fate, Judgement, judge
+from shoal_worker.intake import DELIVERY_LIMIT, Fate, Judgement, judge
 from tests.unit.worker.units import unit
 
 NOW_S = 1_000.0
@@ -29,7 +30,7 @@ def message(*, deliveries: int = 1, age_s: float = 0.1, ack: str = "ack", **fiel
         "items": [b"item"],
         **fields,
     }
-    delivery = Delivery(ack, deliveries, 7, BROKER_S - age_s, 0)
+    delivery = Delivery(ack, "lane_interactive", deliveries, 7, BROKER_S - age_s, 0)
     return Pulled("lane", INTERACTIVE, work_pb2.Unit(**values).SerializeToString(), delivery, None)
 
 
@@ -117,7 +118,9 @@ def test_only_units_that_no_batch_has_are_cancelled() -> None:
     for one in stages.values():
         held.add(one)
     cancelled = held.cancel([one.id for one in stages.values()], 1.0, NOW_S)
-    assert {one.stage for one in cancelled} == {Stage.PARKED, Stage.ADMITTING, Stage.READY}
+    assert {Stage.PARKED, Stage.ADMITTING, Stage.READY} <= {one.stage for one in cancelled}
+    assert not {Stage.RUNNING, Stage.ANSWERED, Stage.RETURNING} & {one.stage for one in cancelled}
+    assert all(held.is_cancelled(one.id, NOW_S) for one in stages.values())
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,9 @@ def test_only_units_that_no_batch_has_are_cancelled() -> None:
     ],
 )
 def test_ack_subjects_tell_of_their_delivery(subject: str) -> None:
-    assert parse(subject) == Delivery(subject, 2, 17, 1_700_000_000.5, 9)
+    delivery = parse(subject)
+    assert delivery == Delivery(subject, "lane_bulk", 2, 17, 1_700_000_000.5, 9)
+    assert delivery.lane == "lane"
 
 
 @pytest.mark.parametrize("subject", ["", "_INBOX.a.b", "$JS.ACK.a.b.c"])

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from shoal_common.lanes import Lane
-from shoal_common.profile import Encode, Profile, Source
+from shoal_common.profile import Encode, Profile, RuntimeName, Source
 from shoal_common.registry_view import RegisteredModel
 from shoal_worker.residency import ABSENT, DRAINED_S, FAILED, LOADING, READY, RETRY_S, Residency, wanted
 
 ENCODE = Encode(dimensions=8, default_max_tokens=16, max_tokens=16, special_tokens=2)
 
 
-def model(name: str, pool: str = "default") -> RegisteredModel:
-    profile = Profile(name=name, pool=pool, source=Source(folder="/models"), encode=ENCODE)
+def model(name: str, pool: str = "default", runtimes: tuple[RuntimeName, ...] = ("torch",)) -> RegisteredModel:
+    profile = Profile(name=name, pool=pool, source=Source(folder="/models"), encode=ENCODE, runtimes=runtimes)
     digest = profile.digest()
     return RegisteredModel(name, digest, profile, profile.canonical_json(), Lane(pool, digest))
 
@@ -51,7 +51,19 @@ def loaded(*models: RegisteredModel, memory_bytes: int = 0) -> Residency:
 )
 def test_what_is_wanted(named: list[str], plan: frozenset[str] | None, expected: list[RegisteredModel]) -> None:
     view = SimpleNamespace(models={"a": A, "b": B, "far": model("far", "other")}, aliases={"alias": "a"})
-    assert wanted(view, "default", named, plan) == {one.digest for one in expected}  # pyright: ignore[reportArgumentType]
+    assert wanted(view, "default", "cpu", named, plan) == {one.digest for one in expected}  # pyright: ignore[reportArgumentType]
+
+
+def test_a_model_is_wanted_where_a_runtime_may_run_it() -> None:
+    simulated, either = model("sim", runtimes=("sim",)), model("either", runtimes=("torch", "sim"))
+    view = SimpleNamespace(models={one.name: one for one in (A, simulated, either)}, aliases={})
+
+    def names(device: str) -> set[str]:
+        digests = wanted(view, "default", device, ["sim", "a"], None)  # pyright: ignore[reportArgumentType]
+        return {one.name for one in view.models.values() if one.digest in digests}
+
+    assert names("cpu") == names("cuda:3") == {"a", "either"}
+    assert names("sim:0") == {"sim", "either"}
 
 
 def test_a_model_is_loaded_once_and_then_pulled() -> None:

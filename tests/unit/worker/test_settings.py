@@ -13,11 +13,12 @@ def settings(**values) -> WorkerSettings:
 
 
 def test_auto_fits_the_device() -> None:
-    cpu, gpu = settings(), settings(device="cuda:0")
+    cpu = settings()
     assert cpu.streams_or_auto >= 1
     assert cpu.memory_or_auto > 0
-    assert gpu.streams_or_auto == 1
-    assert gpu.memory_or_auto == 0
+    for device in ("cuda:0", "sim:12"):
+        assert settings(device=device).streams_or_auto == 1
+        assert settings(device=device).memory_or_auto == 0
     assert settings(streams=3, threads=5, memory_bytes=7).memory_or_auto == 7
 
 
@@ -26,7 +27,15 @@ def test_models_are_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"sidecar": "localhost:1"}, {"device": "tpu"}, {"worker": "a b"}, {"streams": -1}, {"worker": ""}]
+    "wrong",
+    [
+        {"sidecar": "localhost:1"},
+        {"device": "tpu"},
+        {"device": "sim"},
+        {"worker": "a b"},
+        {"streams": -1},
+        {"worker": ""},
+    ],
 )
 def test_wrong_values_are_named(wrong: dict) -> None:
     with pytest.raises(ValidationError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from shoal_common.profile import Cost
-from shoal_worker.decisions import batching, credit
+from shoal_worker.decisions import batching, credit, pace
 from shoal_worker.decisions.backlog import Backlog
-from shoal_worker.decisions.batching import BATCH_ITEMS, BATCH_TOKENS, BULK_MS, INTERACTIVE_MS
+from shoal_worker.decisions.batching import BATCH_ITEMS, BATCH_TOKENS
 from shoal_worker.decisions.cost import CostModel
-from shoal_worker.decisions.turns import TURN_MS, Turns
+from shoal_worker.decisions.turns import Turns
 from shoal_worker.decisions.unit import BULK, INTERACTIVE, HeldUnit, Stage
 from tests.unit.worker.units import DIGEST, unit
 
+INTERACTIVE_MS, BULK_MS = pace.CPU.interactive_ms, pace.CPU.bulk_ms
 COST = CostModel(Cost(batch_ms=3.0, token_us=100.0))
 
 
@@ -23,7 +24,7 @@ def backlog_of(*units: HeldUnit, cost_ms: float = 2.0) -> Backlog:
 
 
 def next_batch(backlog: Backlog, turns: Turns | None = None, bound_ms: float = INTERACTIVE_MS) -> batching.Batch:
-    queue = batching.next_queue(backlog, turns or Turns(), lambda digest: True)
+    queue = batching.next_queue(backlog, turns or Turns(INTERACTIVE_MS), lambda digest: True)
     assert queue is not None
     return batching.take(backlog, queue, COST, bound_ms)
 
@@ -72,38 +73,38 @@ def test_models_and_classes_do_not_mix() -> None:
 def test_a_model_that_cannot_run_is_passed_over() -> None:
     other = unit(digest="e" * 64, deadline_s=9)
     backlog = backlog_of(unit(deadline_s=1), other)
-    queue = batching.next_queue(backlog, Turns(), lambda digest: digest != DIGEST)
+    queue = batching.next_queue(backlog, Turns(INTERACTIVE_MS), lambda digest: digest != DIGEST)
     assert queue is not None and queue.head() is other
-    assert batching.next_queue(backlog, Turns(), lambda digest: False) is None
+    assert batching.next_queue(backlog, Turns(INTERACTIVE_MS), lambda digest: False) is None
 
 
 def test_bulk_gets_its_floor_and_no_more() -> None:
-    turns, spent = Turns(), {INTERACTIVE: 0.0, BULK: 0.0}
+    turns, spent = Turns(INTERACTIVE_MS), {INTERACTIVE: 0.0, BULK: 0.0}
     for _ in range(1_000):
         work_class = turns.order()[0]
-        batch_ms = TURN_MS if work_class == BULK else INTERACTIVE_MS
+        batch_ms = INTERACTIVE_MS if work_class == BULK else INTERACTIVE_MS
         turns.charge(work_class, batch_ms)
         spent[work_class] += batch_ms
     assert 0.08 < spent[BULK] / sum(spent.values()) < 0.1
 
 
 def test_a_turn_without_bulk_work_is_not_saved_up() -> None:
-    turns = Turns()
-    turns.charge(INTERACTIVE, 100 * TURN_MS)
+    turns = Turns(INTERACTIVE_MS)
+    turns.charge(INTERACTIVE, 100 * INTERACTIVE_MS)
     assert turns.order()[0] == BULK
     turns.no_bulk()
     assert turns.order()[0] == INTERACTIVE
 
 
 def test_bulk_is_bounded_like_interactive_while_that_waits() -> None:
-    assert batching.limit_ms(BULK, True, COST) == INTERACTIVE_MS
-    assert batching.limit_ms(BULK, False, COST) == BULK_MS
-    assert batching.limit_ms(INTERACTIVE, False, COST) == INTERACTIVE_MS
+    assert batching.limit_ms(BULK, True, COST, pace.CPU) == INTERACTIVE_MS
+    assert batching.limit_ms(BULK, False, COST, pace.CPU) == BULK_MS
+    assert batching.limit_ms(INTERACTIVE, False, COST, pace.CPU) == INTERACTIVE_MS
 
 
 def test_a_batch_whose_own_cost_is_over_the_limit_may_be_as_long_again() -> None:
     slow = CostModel(Cost(batch_ms=2 * INTERACTIVE_MS, token_us=100.0))
-    bound_ms = batching.limit_ms(INTERACTIVE, False, slow)
+    bound_ms = batching.limit_ms(INTERACTIVE, False, slow, pace.CPU)
     assert bound_ms == 4 * INTERACTIVE_MS
     backlog = backlog_of(*(unit() for _ in range(100)))
     [queue] = backlog.queues(INTERACTIVE)

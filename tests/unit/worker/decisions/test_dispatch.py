@@ -10,26 +10,32 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal_common.profile import Cost
-from shoal_worker.decisions.batching import BULK_MS, INTERACTIVE_MS, Batch
+from shoal_common.profile import Cost, Tuned
+from shoal_worker.decisions import pace
+from shoal_worker.decisions.batching import Batch
 from shoal_worker.decisions.dispatch import Dispatch
-from shoal_worker.decisions.pull_plan import Order
+from shoal_worker.decisions.pull_plan import Kind, Order
 from shoal_worker.decisions.unit import BULK, INTERACTIVE, HeldUnit, Stage
 from tests.unit.worker.units import DIGEST, unit
 
+INTERACTIVE_MS, BULK_MS = pace.CPU.interactive_ms, pace.CPU.bulk_ms
 SEED = Cost(batch_ms=3.0, token_us=100.0)
 
 
 def dispatch(streams: int = 1, seed: Cost = SEED) -> Dispatch:
-    made = Dispatch(streams, random.Random(1), 0.0)
-    made.serve({DIGEST: seed}, {"lane": DIGEST})
+    made = Dispatch(streams, pace.CPU, random.Random(1), 0.0)
+    made.serve({DIGEST: Tuned(cost=seed)}, {"lane": DIGEST})
     return made
 
 
 def arrive(made: Dispatch, one: HeldUnit) -> None:
     """A unit is admitted and counted at once."""
-    made.admitting([one])
+    made.admitting([one], 0.0)
     made.counted(one, one.items, one.tokens, one.squared_tokens)
+
+
+def drains(orders: list[Order]) -> list[Order]:
+    return [order for order in orders if order.kind is Kind.DRAIN]
 
 
 def test_an_idle_worker_waits_on_every_lane() -> None:
@@ -49,7 +55,7 @@ def test_a_lone_unit_starts_at_once() -> None:
 
 def test_a_unit_alone_on_an_idle_device_is_not_counted_first() -> None:
     made = dispatch()
-    made.admitting([one := unit(tokens=10)])
+    made.admitting([one := unit(tokens=10)], 0.0)
     [(batch_id, batch)] = made.advance(0.0).batches
     assert batch.units == [one] and batch.predicted_ms == pytest.approx(4.0)
     made.counted(one, 1, 50, 2500)
@@ -60,12 +66,12 @@ def test_a_unit_alone_on_an_idle_device_is_not_counted_first() -> None:
 
 def test_several_units_or_a_busy_device_wait_for_their_counts() -> None:
     made = dispatch()
-    made.admitting([unit(), unit()])
+    made.admitting([unit(), unit()], 0.0)
     assert not made.advance(0.0).batches
     made = dispatch()
     arrive(made, unit())
     made.advance(0.0)
-    made.admitting([late := unit()])
+    made.admitting([late := unit()], 0.0)
     assert not made.advance(0.0).batches and late.stage is Stage.ADMITTING
 
 
@@ -88,8 +94,8 @@ def test_a_busy_worker_has_no_pull_waiting_and_pulls_just_in_time() -> None:
     assert len(steps.batches) == 1
     assert steps.pulls == []
     assert steps.wake_in_s == pytest.approx(0.083)
-    [order] = made.advance(0.084).pulls
-    assert not order.waits
+    [order] = drains(made.advance(0.084).pulls)
+    assert order.lane == "lane"
 
 
 def test_a_batch_that_may_grow_is_sent_just_before_a_stream_is_free() -> None:
@@ -98,7 +104,7 @@ def test_a_batch_that_may_grow_is_sent_just_before_a_stream_is_free() -> None:
     made.advance(0.0)
     arrive(made, unit())
     assert made.advance(0.01).batches == []
-    [order] = made.advance(0.095).pulls
+    [order] = drains(made.advance(0.095).pulls)
     arrive(made, unit())
     made.plan.ended(order.pull_id, empty=True, now_s=0.096)
     [(_, batch)] = made.advance(0.099).batches
@@ -122,16 +128,16 @@ def test_a_batch_goes_back_when_it_is_refused() -> None:
     batch = made.refused(batch_id, 0.001)
     assert batch is not None
     made.return_unit(one)
-    assert [batch.units for _, batch in made.advance(0.002).batches] == [[one]]
-    assert made.refused(batch_id, 0.003) is None
-    assert made.finished(batch_id, 1.0, 0.003) is None
+    assert [batch.units for _, batch in made.advance(0.006).batches] == [[one]]
+    assert made.refused(batch_id, 0.007) is None
+    assert made.finished(batch_id, 1.0, 0.007) is None
 
 
 def test_work_of_a_model_that_is_away_holds_nothing_up() -> None:
     made = dispatch()
     arrive(made, unit())
     other = "e" * 64
-    made.serve({other: SEED}, {"other": other})
+    made.serve({other: Tuned(cost=SEED)}, {"other": other})
     steps = made.advance(0.0)
     assert steps.batches == []
     assert all(order.waits and order.lane == "other" for order in steps.pulls)
@@ -201,6 +207,9 @@ class Simulation:
             self._later(steps.wake_in_s, self._act)
 
     def _pulled(self, order: Order) -> None:
+        if order.kind is Kind.PEEK and self.left[order.work_class]:
+            self.made.plan.peeked(order.pull_id, self.now_s)
+            return
         count = min(order.batch, self.left[order.work_class])
         self.left[order.work_class] -= count
         for _ in range(count):
@@ -261,9 +270,10 @@ def test_a_unit_larger_than_its_class_may_take_runs() -> None:
 
 
 def test_a_slow_models_lane_holds_no_other_up() -> None:
-    made = Dispatch(1, random.Random(1), 0.0)
+    made = Dispatch(1, pace.CPU, random.Random(1), 0.0)
     other = "e" * 64
-    made.serve({DIGEST: Cost(batch_ms=INTERACTIVE_MS, token_us=100.0), other: SEED}, {"slow": DIGEST, "quick": other})
+    slow = Tuned(cost=Cost(batch_ms=INTERACTIVE_MS, token_us=100.0))
+    made.serve({DIGEST: slow, other: Tuned(cost=SEED)}, {"slow": DIGEST, "quick": other})
     for work_class in (INTERACTIVE, BULK):
         made.plan.delivered("slow", work_class, True, 5, 0.0)
     drained = set()

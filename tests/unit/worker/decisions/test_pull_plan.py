@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import random
 
-from shoal_worker.decisions.pull_plan import DRY_S, GRACE_S, PAUSE_S, UNSEEN_S, WAIT_S, PullPlan
+import pytest
+
+from shoal_worker.decisions.drain_notes import DrainNote
+from shoal_worker.decisions.pull_plan import (
+    DRY_S,
+    GRACE_S,
+    PAUSE_S,
+    PEEKS,
+    WAIT_S,
+    WAIT_SPREAD,
+    WAITS_PER_S,
+    Kind,
+    PullPlan,
+)
 from shoal_worker.decisions.unit import BULK, INTERACTIVE
+
+DUE_S = 0.02
 
 
 def plan_of(*lanes: str, seed: int = 1) -> PullPlan:
     plan = PullPlan(random.Random(seed))
     plan.serve(lanes)
     return plan
+
+
+def drained(plan: PullPlan, lane: str, taken: int, left: int, now_s: float, oldest_s: float = 0.01) -> None:
+    """A drain asks for more than it gets, or for what it gets where more is left."""
+    order = plan.drain(lane, INTERACTIVE, taken + (not left), now_s)
+    for number in range(taken):
+        waited_s = oldest_s * (taken - number) / taken
+        plan.delivered(lane, INTERACTIVE, False, left + taken - 1 - number, now_s, waited_s)
+    if not left:
+        plan.ended(order.pull_id, empty=True, now_s=now_s)
 
 
 def test_each_lane_and_class_waits_once() -> None:
@@ -32,6 +57,28 @@ def test_an_answered_or_expired_wait_is_renewed() -> None:
     assert len(plan.wait(WAIT_S)) == 2
 
 
+def test_waiting_pulls_are_short_where_the_device_is_idle_for_a_moment_only() -> None:
+    plan = plan_of("a")
+    lengths = []
+    for spell in range(20):
+        now_s = float(spell)
+        orders = plan.wait(now_s)
+        lengths.append(max(order.expires_s for order in orders))
+        plan.delivered("a", INTERACTIVE, True, 0, now_s + 0.01)
+        for order in orders:
+            plan.ended(order.pull_id, empty=True, now_s=now_s + 0.02)
+    assert WAIT_SPREAD * WAIT_S <= lengths[0] <= WAIT_S
+    assert lengths[-1] < 0.012
+    many = plan_of(*(f"lane-{number}" for number in range(64)))
+    many._idle_s = 0.0
+    assert min(order.expires_s for order in many.wait(0.0)) >= WAIT_SPREAD * 128 / WAITS_PER_S
+
+
+def test_waiting_pulls_of_a_worker_do_not_end_together() -> None:
+    orders = plan_of(*(f"lane-{number}" for number in range(16))).wait(0.0)
+    assert len({round(order.expires_s, 3) for order in orders}) > 16
+
+
 def test_a_filled_drain_is_over_without_a_status() -> None:
     plan = plan_of("a")
     plan.drain("a", INTERACTIVE, 2, 0.0)
@@ -39,42 +86,91 @@ def test_a_filled_drain_is_over_without_a_status() -> None:
     assert plan.is_draining
     plan.delivered("a", INTERACTIVE, False, 4, 0.0)
     assert not plan.is_draining
-    assert plan.next_lane(INTERACTIVE, 0.0, only_known=True) == "a"
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.0) == "a"
 
 
 def test_an_empty_lane_is_left_alone_for_a_moment() -> None:
     plan = plan_of("a")
     order = plan.drain("a", INTERACTIVE, 8, 0.0)
     plan.ended(order.pull_id, empty=True, now_s=0.001)
-    assert plan.next_lane(INTERACTIVE, 0.002) is None
-    assert plan.next_lane(INTERACTIVE, 0.002 + DRY_S) == "a"
-    assert plan.next_lane(INTERACTIVE, 0.002 + DRY_S, only_known=True) is None
+    assert plan.unseen_lane(INTERACTIVE, 0.002) is None
+    assert plan.unseen_lane(INTERACTIVE, 0.002 + DRY_S) == "a"
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.002 + DRY_S) is None
 
 
-def test_the_last_message_says_that_a_lane_is_empty() -> None:
+def test_a_lane_is_believed_to_fill_as_it_did_before() -> None:
     plan = plan_of("a")
-    plan.wait(0.0)
-    plan.delivered("a", INTERACTIVE, True, 0, 1.0)
-    assert plan.next_lane(INTERACTIVE, 1.001) is None
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.0) is None
+    drained(plan, "a", taken=10, left=0, now_s=0.1)  # 10 in 10 ms.
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.1005) is None
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.102) == "a"
 
 
-def test_a_lane_with_waiting_work_goes_first_and_ties_are_random() -> None:
-    plan = plan_of("a", "b", "c")
-    for lane, pending in (("a", 0), ("b", 3), ("c", 0)):
-        plan.delivered(lane, INTERACTIVE, True, pending, 0.0)
-    assert {plan.next_lane(INTERACTIVE, DRY_S) for _ in range(20)} == {"b"}
-    assert {plan.next_lane(INTERACTIVE, UNSEEN_S) for _ in range(100)} == {"a", "b", "c"}
-    untouched = plan_of("a", "b", "c", seed=7)
-    assert {untouched.next_lane(INTERACTIVE, 0.0) for _ in range(100)} == {"a", "b", "c"}
+def test_what_a_sibling_drained_is_known_to_be_gone_and_what_it_left_to_be_there() -> None:
+    plan = plan_of("a")
+    drained(plan, "a", taken=10, left=0, now_s=0.1)
+    plan.sibling_drained(DrainNote("a", INTERACTIVE, 20, 0, 0.02, 0.0), 0.2)
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.2005) is None
+    plan.sibling_drained(DrainNote("a", INTERACTIVE, 20, 5, 0.02, 0.003), 0.3)
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.3) == "a"
+    plan.sibling_drained(DrainNote("unknown", INTERACTIVE, 1, 0, 0.0, 0.0), 0.3)
+
+
+def test_a_drain_that_brought_something_is_told_once() -> None:
+    plan = plan_of("a")
+    drained(plan, "a", taken=4, left=2, now_s=0.1, oldest_s=0.008)
+    [note] = plan.take_notes()
+    assert note[:4] == ("a", INTERACTIVE, 4, 2)
+    assert (note.oldest_s, note.newest_s) == (pytest.approx(0.008), pytest.approx(0.002))
+    order = plan.drain("a", INTERACTIVE, 8, 0.2)
+    plan.ended(order.pull_id, empty=True, now_s=0.2)
+    assert plan.take_notes() == []
+
+
+def test_the_fuller_lane_goes_first_until_another_is_due() -> None:
+    plan = plan_of("full", "old")
+    drained(plan, "full", taken=20, left=30, now_s=1.0, oldest_s=0.01)
+    drained(plan, "old", taken=1, left=2, now_s=1.0, oldest_s=0.01)
+    chosen = [plan.next_lane(INTERACTIVE, DUE_S, 1.0) for _ in range(200)]
+    assert set(chosen) == {"full", "old"}, "of two lanes one is drawn at random, or siblings would run after the same"
+    many = plan_of("full", "old", "b", "c")
+    for lane, left in (("full", 30), ("old", 2), ("b", 3), ("c", 3)):
+        drained(many, lane, taken=20, left=left, now_s=1.0 if lane != "old" else 0.95, oldest_s=0.5)
+    chosen = [many.next_lane(INTERACTIVE, DUE_S, 1.0) for _ in range(500)]
+    assert 0.4 < chosen.count("old") / 500 < 0.6, "whenever it is looked at"
+    chosen = [many.next_lane(INTERACTIVE, 1.0, 1.0) for _ in range(500)]
+    assert 0.4 < chosen.count("full") / 500 < 0.6
+
+
+def test_lanes_that_were_not_seen_for_longest_are_peeked_a_few_at_a_time() -> None:
+    plan = plan_of(*(f"lane-{number}" for number in range(10)))
+    first = plan.peek(DUE_S, 0.0)
+    assert len(first) == PEEKS and all(order.kind is Kind.PEEK and order.batch == 1 for order in first)
+    second = plan.peek(DUE_S, 0.0)
+    assert not {order[1:3] for order in first} & {order[1:3] for order in second}
+    seen = first[0]
+    plan.peeked(seen.pull_id, 0.001)
+    for order in (*first[1:], *second):
+        plan.ended(order.pull_id, empty=True, now_s=0.001)
+    assert plan.next_lane(seen.work_class, DUE_S, 0.001) == seen.lane
+    assert plan.peek(DUE_S, 0.002)[0] not in first
+
+
+def test_a_peek_that_is_never_answered_is_given_up() -> None:
+    plan = plan_of("a")
+    assert len(plan.peek(DUE_S, 0.0)) == 2
+    assert plan.peek(DUE_S, 0.1) == []
+    plan.forget_late(GRACE_S)
+    assert len(plan.peek(DUE_S, GRACE_S)) == 2
 
 
 def test_a_lane_without_consumers_is_paused_until_they_are_made() -> None:
     plan = plan_of("a")
     order = plan.drain("a", INTERACTIVE, 8, 0.0)
     assert plan.ended(order.pull_id, empty=False, now_s=0.0) == "a"
-    assert plan.next_lane(INTERACTIVE, PAUSE_S / 2) is None
+    assert plan.unseen_lane(INTERACTIVE, PAUSE_S / 2) is None
     plan.resume("a")
-    assert plan.next_lane(INTERACTIVE, PAUSE_S / 2) == "a"
+    assert plan.unseen_lane(INTERACTIVE, PAUSE_S / 2) == "a"
 
 
 def test_late_pulls_are_given_up() -> None:
