@@ -26,13 +26,15 @@ EDGE_S = 1.5
 LONG_EDGE_S = 8.0
 
 
-def run(address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int) -> dict[str, Any]:
+def run(
+    address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int, model: str = "minilm"
+) -> dict[str, Any]:
     """Runs a load in its own process: `unary64`, `infer1` (streams of one text) or `unary1`.
 
-    Returns texts_per_s, tokens_per_s, p50_ms, p99_ms, cpu_cores of the generator, mean_batch_texts, failed, and
-    loaded_s: how long the mesh was under load in all.
+    Returns texts_per_s, tokens_per_s, p50_ms, p99_ms, cpu_cores of the generator, mean_batch_texts, failed,
+    answered (requests, over all of the load) and loaded_s: how long the mesh was under load in all.
     """
-    arguments = [address, kind, lengths, str(seconds), str(seed), str(in_flight)]
+    arguments = [address, kind, lengths, str(seconds), str(seed), str(in_flight), model]
     done = subprocess.run([sys.executable, "-m", "bench.load", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the load generator failed: {done.stderr[-2000:]}")
@@ -42,13 +44,13 @@ def run(address: str, kind: str, lengths: str, seconds: float, seed: int, in_fli
 class Load:
     """One run: callers that send as fast as they are answered."""
 
-    def __init__(self, lengths: str, seed: int, texts_a_request: int) -> None:
+    def __init__(self, lengths: str, seed: int, texts_a_request: int, model: str) -> None:
         sample = texts.make(lengths, texts.COUNT, seed)
         counts = [len(ids) for ids in texts.tokenized(sample)]
         self.requests: list[tuple[bytes, int]] = []
         for at in range(0, texts.COUNT, texts_a_request):
             part = sample[at : at + texts_a_request]
-            request = pb.EncodeRequest(model="minilm", items=[pb.Item(text=text) for text in part])
+            request = pb.EncodeRequest(model=model, items=[pb.Item(text=text) for text in part])
             self.requests.append((request.SerializeToString(), sum(counts[at : at + texts_a_request])))
         random.Random(seed).shuffle(self.requests)
         self.texts_a_request = texts_a_request
@@ -90,8 +92,10 @@ class Load:
             answered.put_nowait(None)
 
 
-async def _main(address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int) -> dict[str, Any]:
-    load = Load(lengths, seed, 64 if kind == "unary64" else 1)
+async def _main(
+    address: str, kind: str, lengths: str, seconds: float, seed: int, in_flight: int, model: str
+) -> dict[str, Any]:
+    load = Load(lengths, seed, 64 if kind == "unary64" else 1, model)
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         edge_s = LONG_EDGE_S if (kind, lengths) == ("unary64", "128") else EDGE_S
         began = time.perf_counter()
@@ -117,6 +121,7 @@ async def _main(address: str, kind: str, lengths: str, seconds: float, seed: int
         "cpu_cores": cpu / seconds,
         "mean_batch_texts": _mean_batch([a[3] for a in counted], kind),
         "failed": load.failed,
+        "answered": len(load.answers),
         "loaded_s": loaded_s,
     }
 
@@ -141,6 +146,6 @@ def _varint(value: int) -> bytes:
 
 
 if __name__ == "__main__":
-    address, kind, lengths, seconds, seed, in_flight = sys.argv[1:]
+    address, kind, lengths, seconds, seed, in_flight, model = sys.argv[1:]
     uvloop.install()
-    print(json.dumps(asyncio.run(_main(address, kind, lengths, float(seconds), int(seed), int(in_flight)))))
+    print(json.dumps(asyncio.run(_main(address, kind, lengths, float(seconds), int(seed), int(in_flight), model))))
