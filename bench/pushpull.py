@@ -164,8 +164,10 @@ def _plot(found: dict[str, dict[str, Any]], folder: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 5))
     for name, result in found.items():
         points = [(float(load), tried["p99_ms"]) for load, tried in result["tried"].items()]
-        style = {"linewidth": 2.5} if name.startswith("pull") else {"linestyle": "--"}
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name, **style)
+        is_pull = name.startswith("pull")
+        loads, p99s_ms = zip(*points, strict=True)
+        width, style = (2.5, "-") if is_pull else (1.0, "--")
+        axes.plot(loads, p99s_ms, marker="o", markersize=3, label=name, linewidth=width, linestyle=style)
     axes.axhline(BAR_MS, color="grey", linewidth=1)
     axes.set_yscale("log")
     axes.set_xlabel("load, share of the limit without fixed costs")

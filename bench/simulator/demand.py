@@ -91,6 +91,4 @@ def _with_lengths(
 ) -> Demand:
     guesses = np.maximum(1, (tokens * rng.lognormal(-(GUESS_SIGMA**2) / 2, GUESS_SIGMA, len(tokens))).round())
     shares = np.bincount(chosen, weights=tokens, minlength=models) / max(1, tokens.sum())
-    return Demand(
-        arrivals_s.tolist(), chosen.tolist(), tokens.tolist(), guesses.astype(int).tolist(), shares.tolist()
-    )
+    return Demand(arrivals_s.tolist(), chosen.tolist(), tokens.tolist(), guesses.astype(int).tolist(), shares.tolist())

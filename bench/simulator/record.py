@@ -16,59 +16,81 @@ BAR_SHARE = 0.99
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures of one run; times without the warm-up."""
+    """Figures of one run."""
 
     p50_ms: float
     p99_ms: float
-    """Infinite when the run was ended early."""
+    """Of the texts that came after the warm-up; both infinite where the run was given up."""
     busy_share: float
     batch_texts: float
+    """Mean of the batches."""
     batch_ms: float
-    """Mean predicted milliseconds of a batch."""
-    answered: int
-    is_within: bool
-    """Whether p99 is within the bar."""
+    """Mean of what they cost by the curve."""
+    texts_per_s: float
+    """That were answered."""
+
+    def holds(self, bar_ms: float) -> bool:
+        """Whether p99 is within a bar."""
+        return self.p99_ms <= bar_ms
 
 
 class Record:
-    """Takes answers. Ends the run once too many are late for the bar to be held."""
+    """Takes answers. Gives the run up once too many are late for the bar to be held."""
 
-    def __init__(self, clock: Clock, demand: Demand, warm_s: float) -> None:
+    def __init__(self, clock: Clock, demand: Demand, warm_s: float, bar_ms: float = BAR_MS) -> None:
         self._clock = clock
         self._arrivals_s = demand.arrivals_s
+        self._bar_s = bar_ms / 1e3
         self._first = int(np.searchsorted(demand.arrivals_s, warm_s))
-        self._answered_s: list[float] = [0.0] * len(demand)
-        measured = len(demand) - self._first
-        self._spare = int(measured * (1 - BAR_SHARE))
-        self._left = measured
-        self.answers = 0
-        self.twice = 0
-        self.overloaded = False
+        self._over_s = [0.0] * len(demand)
+        self._spare = int((len(demand) - self._first) * (1 - BAR_SHARE))
+        self._left = len(demand)
+        self.answered_count = 0
+        self.repeats = 0
+        """Answers that came again: dropped, as the gateway does."""
+        self.expired_count = 0
+        self.is_given_up = False
 
-    def answered(self, index: int, answered_s: float) -> None:
-        """A text was answered; a second answer is counted and dropped."""
-        if self._answered_s[index]:
-            self.twice += 1
+    def answered(self, index: int, at_s: float) -> None:
+        """A text was answered."""
+        if self._over_s[index]:
+            self.repeats += 1
             return
-        self._answered_s[index] = answered_s
-        self.answers += 1
-        if index >= self._first:
-            self._left -= 1
-            if answered_s - self._arrivals_s[index] > BAR_MS / 1e3:
-                self._spare -= 1
-                if self._spare < 0:
-                    self.overloaded = True
-                    self._clock.stop()
-            if not self._left:
-                self._clock.stop()
+        self._over_s[index] = at_s
+        self.answered_count += 1
+        if index >= self._first and at_s - self._arrivals_s[index] > self._bar_s:
+            self._late()
+        self._one_less()
+
+    def expired(self, index: int) -> None:
+        """A text's deadline passed before it ran."""
+        if not self._over_s[index]:
+            self._over_s[index] = float("inf")
+            self.expired_count += 1
+            self._late()
+            self._one_less()
 
     @property
-    def unanswered(self) -> int:
-        """Texts that were never answered."""
-        return len(self._answered_s) - self.answers
+    def lost_count(self) -> int:
+        """Texts that were neither answered nor expired."""
+        return self._left
 
-    def latencies_ms(self) -> np.ndarray:
-        """Of every measured text; infinite for one without an answer."""
-        answered = np.array(self._answered_s[self._first :])
-        waited = (answered - np.array(self._arrivals_s[self._first :])) * 1e3
-        return np.where(answered > 0, waited, np.inf)
+    def percentiles_ms(self) -> tuple[float, float]:
+        """p50 and p99 of the texts that came after the warm-up."""
+        if self.is_given_up:
+            return float("inf"), float("inf")
+        over_s = np.array(self._over_s[self._first :])
+        waited_ms = np.where(over_s > 0, over_s - np.array(self._arrivals_s[self._first :]), np.inf) * 1e3
+        p50, p99 = np.percentile(waited_ms, [50, 100 * BAR_SHARE], method="higher")
+        return float(p50), float(p99)
+
+    def _late(self) -> None:
+        self._spare -= 1
+        if self._spare < 0:
+            self.is_given_up = True
+            self._clock.stop()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._clock.stop()

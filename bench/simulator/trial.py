@@ -1,66 +1,120 @@
-"""One run: a system, what it is asked, and what came of it."""
+"""One run: a system, what is asked of it, and what came of that."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from bench.simulator import demand as demands
 from bench.simulator.clock import Clock
-from bench.simulator.demand import MEAN_TOKENS
+from bench.simulator.demand import Demand
+from bench.simulator.fleet import Scene
 from bench.simulator.hardware import BATCH_MS, TOKEN_US
-from bench.simulator.push import Servers
-from bench.simulator.record import BAR_MS, BAR_SHARE, Outcome, Record
-from bench.simulator.routers import LeastOutstanding, RoundRobin, TwoChoices, View, placement
+from bench.simulator.pull import PullFleet
+from bench.simulator.push import PushFleet
+from bench.simulator.record import BAR_MS, Outcome, Record
+from bench.simulator.routers import LeastOutstanding, RoundRobin, Router, TwoChoices, View, placement
+from bench.simulator.setting import Setting, Stall
 
-WARM_S = 0.5
+VIEWS_MS = (0, 20, 100, 300)
 AFTER_S = 1.0
+"""A run goes on for so long after the last arrival."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    devices: int = 16
-    models: int = 8
-    law: str = "even"
-    seconds: float = 4.0
-    bound_ms: float = 20.0
-    machine: int = 8
+class System:
+    """Something that brings texts to devices."""
+
+    name: str
+    build: Callable[[Scene, Setting], PushFleet | PullFleet]
+    is_pull: bool = False
+    is_placed: bool = False
+    """Whether each model is on some of the devices only."""
 
 
-def texts_per_s(load: float, devices: int) -> float:
-    return load * devices * 1e6 / (TOKEN_US * MEAN_TOKENS)
+def _routed(scene: Scene, setting: Setting, router: Callable[[View], Router], age_ms: float) -> PushFleet:
+    return PushFleet(scene, setting, router(View(scene.clock, setting.devices, age_ms / 1e3)))
 
 
-def run(system: str, setting: Setting, load: float, seed: int, **kw) -> Outcome:
-    demand = demands.poisson(setting.law, setting.models, texts_per_s(load, setting.devices), setting.seconds, seed)
+def _round_robin(scene: Scene, setting: Setting) -> PushFleet:
+    return PushFleet(scene, setting, RoundRobin(setting.devices))
+
+
+def _least_outstanding(age_ms: float) -> System:
+    def build(scene: Scene, setting: Setting) -> PushFleet:
+        return _routed(scene, setting, lambda view: LeastOutstanding(view, setting.devices, scene.rng), age_ms)
+
+    return System(f"least outstanding, view {age_ms:.0f} ms old", build)
+
+
+def _two_choices(age_ms: float) -> System:
+    def build(scene: Scene, setting: Setting) -> PushFleet:
+        return _routed(scene, setting, lambda view: TwoChoices(view, setting.devices, scene.rng), age_ms)
+
+    return System(f"two choices, view {age_ms:.0f} ms old", build)
+
+
+def _affinity(age_ms: float) -> System:
+    def build(scene: Scene, setting: Setting) -> PushFleet:
+        held = placement(scene.demand.shares, setting.devices)
+        return _routed(scene, setting, lambda view: LeastOutstanding(view, setting.devices, scene.rng, held), age_ms)
+
+    return System(f"affinity, view {age_ms:.0f} ms old", build, is_placed=True)
+
+
+PULL = System("pull", lambda scene, setting: PullFleet(scene, setting, put_backs=False), is_pull=True)
+PULL_WITH_PUT_BACKS = System(
+    "pull with put-backs", lambda scene, setting: PullFleet(scene, setting, put_backs=True), is_pull=True
+)
+ROUND_ROBIN = System("round robin", _round_robin)
+ROUTERS = (
+    ROUND_ROBIN,
+    *(_least_outstanding(age_ms) for age_ms in VIEWS_MS),
+    *(_two_choices(age_ms) for age_ms in VIEWS_MS),
+    *(_affinity(age_ms) for age_ms in VIEWS_MS),
+)
+SYSTEMS = (PULL, PULL_WITH_PUT_BACKS, *ROUTERS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run."""
+
+    outcome: Outcome
+    record: Record
+    fleet: PushFleet | PullFleet
+
+
+def run(system: System, setting: Setting, demand: Demand, seed: int, bar_ms: float = BAR_MS) -> Run:
+    """Runs a system; it is given up as soon as the bar cannot be held."""
     clock = Clock()
-    record = Record(clock, demand, WARM_S)
-    rng = random.Random(seed * 1000 + 7)
-    kind, _, age = system.partition("@")
-    view = View(clock, setting.devices, float(age or 0) / 1e3)
-    if kind in ("pull", "pull+"):
-        from bench.simulator.pull import Mesh
-        mesh = Mesh(clock, demand, record, setting, rng, put_backs=kind == "pull+", **kw)
-    else:
-        if kind == "rr":
-            router = RoundRobin(setting.devices)
-        elif kind == "lor":
-            router = LeastOutstanding(view, setting.devices, rng)
-        elif kind == "p2c":
-            router = TwoChoices(view, setting.devices, rng)
-        else:
-            router = LeastOutstanding(view, setting.devices, rng, placement(demand.shares, setting.devices))
-        mesh = Servers(clock, demand, record, router, setting.devices, setting.bound_ms, rng)
-    clock.run(demand.arrivals_s, mesh.arrive, setting.seconds + AFTER_S)
-    lat = record.latencies_ms()
-    servers = mesh.servers
-    hw = [s.hardware for s in servers]
-    batches = max(1, sum(h.batches for h in hw))
-    p50, p99 = np.percentile(lat, [50, 100*BAR_SHARE], method="lower") if not record.overloaded else (np.inf, np.inf)
-    return Outcome(
-        float(p50), float(p99), sum(h.busy_s for h in hw) / clock.now_s / len(hw),
-        sum(s.batch_texts for s in servers) / batches,
-        BATCH_MS + sum(s.batch_tokens for s in servers) * TOKEN_US / 1e3 / batches,
-        record.answers, not record.overloaded and float(p99) <= BAR_MS)
+    record = Record(clock, demand, setting.warm_s, bar_ms)
+    scene = Scene(clock, demand, record, random.Random(seed))
+    fleet = system.build(scene, setting)
+    if isinstance(fleet, PullFleet):
+        for fault in setting.faults:
+            worker = fleet.workers[fault.device]
+            if isinstance(fault, Stall):
+                clock.at(fault.at_s, worker.stall, fault.seconds)
+            else:
+                clock.at(fault.at_s, worker.die, fault.back_after_s)
+    clock.run(demand.arrivals_s, fleet.arrive, setting.seconds + max(AFTER_S, setting.deadline_s))
+    p50_ms, p99_ms = record.percentiles_ms()
+    batches = max(1, sum(one.batches for one in fleet.computed))
+    busy_s = sum(one.hardware.busy_s for one in fleet.computed)
+    outcome = Outcome(
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+        busy_share=busy_s / setting.devices / setting.seconds,
+        batch_texts=sum(one.texts for one in fleet.computed) / batches,
+        batch_ms=BATCH_MS + sum(one.tokens for one in fleet.computed) * TOKEN_US / 1e3 / batches,
+        texts_per_s=record.answered_count / setting.seconds,
+    )
+    return Run(outcome, record, fleet)
+
+
+def at_load(system: System, setting: Setting, load: float, seed: int, bar_ms: float = BAR_MS) -> Run:
+    """Runs a system under Poisson arrivals."""
+    demand = demands.poisson(setting.law, setting.models, setting.texts_per_s(load), setting.seconds, seed)
+    return run(system, setting, demand, seed, bar_ms)

@@ -22,9 +22,8 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore
 
 from shoal.work.v1 import work_pb2
-from shoal_common import limits, logs
+from shoal_common import limits
 
-log = logs.get("blobs")
 ITEMS = "items"
 RESULTS = "results"
 HOUR_FORMAT = "%Y%m%d%H"

@@ -21,6 +21,9 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # From 1,000 calls on that wait for a process which stands still, gRPC would cancel some, without a word.
+    ("grpc.server.max_pending_requests", limits.PENDING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", limits.PENDING_CALLS),
 ]
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", limits.GRPC_MESSAGE_BYTES),

@@ -88,7 +88,9 @@ GRPC_MESSAGE_BYTES = MESSAGE_BYTES + MIB
 GRPC_RECEIVE_BYTES = 4 * MESSAGE_BYTES
 """What a server reads of one message: over it gRPC itself ends the call, a stream with all its requests."""
 
-# What a gateway holds.
+# What a server holds.
+PENDING_CALLS = 100_000
+"""Calls that a process has not looked at yet, because it stands still or is behind."""
 REQUESTS_BYTES = 512 * MIB
 """Of requests in hand, as they were sent; each takes about three times that until it is queued."""
 QUEUE_WAIT_S = 10.0

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from shoal_common import limits, logs
 from shoal_common.blob_removal import BlobRemoval
-from shoal_common.blobs import ITEMS, Blob, BlobError, Blobs, digest, key_of
+from shoal_common.blobs import ITEMS, Blob, BlobError, Blobs, Data, digest, key_of
 from shoal_common.lanes import shard_of
 from shoal_gateway import item_faults, metrics
 from shoal_gateway.cancellations import Cancellations
@@ -37,54 +37,49 @@ class BlobItems:
         """Items of more bytes are blobs; without object storage none that is taken is."""
         return limits.BLOB_ITEM_BYTES if self.has_storage else limits.ITEM_BYTES
 
-    async def name(self, runs: Mapping[str, Run]) -> dict[str, Blob]:
-        """The blobs of those runs that are one, by unit id; their digests are computed beside the loop."""
-        large = {unit_id: run.items[0] for unit_id, run in runs.items() if run.is_blob}
-        if not large:
-            return {}
-        digests = await asyncio.gather(*map(digest, large.values()))
-        return {
-            unit_id: Blob(0, key_of(ITEMS, unit_id, 0), len(item), sha256)
-            for (unit_id, item), sha256 in zip(large.items(), digests, strict=True)
-        }
-
     @contextlib.asynccontextmanager
     async def written(
-        self, blobs: Mapping[str, Blob], runs: Mapping[str, Run], waiting: Waiting, deadline_s: float
-    ) -> AsyncIterator[None]:
-        """Writes blobs while the block has their units published and answered.
+        self, runs: Mapping[str, Run], waiting: Waiting, deadline_s: float
+    ) -> AsyncIterator[Mapping[str, Blob]]:
+        """Writes the runs that are blobs while the block has their units published and answered.
 
-        An item that cannot be written gets its error for a result and its unit is cancelled; the others go on.
-        What is written of units that stay without an answer is removed.
+        Gives the blobs by unit id, their digests computed beside the loop. An item that cannot be written gets its
+        error for a result and its unit is cancelled; the others go on. What is written of units that stay without an
+        answer is removed.
         """
-        if not blobs:
-            yield
+        items = {unit_id: run.items[0] for unit_id, run in runs.items() if run.is_blob}
+        if not items:
+            yield {}
             return
+        keys = {unit_id: key_of(ITEMS, unit_id, 0) for unit_id in items}
         writes = [
-            asyncio.create_task(self._write(blob, runs[unit_id], unit_id, waiting, deadline_s))
-            for unit_id, blob in blobs.items()
+            asyncio.create_task(self._write(keys[unit_id], item, unit_id, waiting, deadline_s))
+            for unit_id, item in items.items()
         ]
         try:
-            yield
+            digests = await asyncio.gather(*map(digest, items.values()))
+            yield {
+                unit_id: Blob(0, keys[unit_id], len(items[unit_id]), sha256)
+                for unit_id, sha256 in zip(items, digests, strict=True)
+            }
         finally:
             for write in writes:
                 write.cancel()
             for ended in await asyncio.gather(*writes, return_exceptions=True):
                 if isinstance(ended, Exception):
                     log.error("a blob was not written", request_id=waiting.request_id, exc_info=ended)
-            self._removal.add(blobs[unit_id].key for unit_id in waiting.answer.open_units if unit_id in blobs)
+            self._removal.add(keys[unit_id] for unit_id in waiting.answer.open_units if unit_id in keys)
 
-    async def _write(self, blob: Blob, run: Run, unit_id: str, waiting: Waiting, deadline_s: float) -> None:
+    async def _write(self, key: str, item: Data, unit_id: str, waiting: Waiting, deadline_s: float) -> None:
         assert self._blobs is not None, "runs are blobs only where there is object storage"
-        item = run.items[0]
         try:
             async with asyncio.timeout(limits.BLOB_TRANSFER_S):
-                await self._blobs.put(blob.key, item)
+                await self._blobs.put(key, item)
         except (BlobError, TimeoutError) as error:
-            log.error("an item could not be written", request_id=waiting.request_id, key=blob.key, error=str(error))
+            log.error("an item could not be written", request_id=waiting.request_id, key=key, error=str(error))
             waiting.give_up(unit_id, item_faults.lost(item, "item", error))
             metrics.cancelled_units.add(1)
             self._cancellations.add(shard_of(waiting.lane), [unit_id], deadline_s - time.monotonic())
-            self._removal.add([blob.key])
+            self._removal.add([key])
             return
-        metrics.blob_bytes.add(blob.size_bytes, {"kind": ITEMS})
+        metrics.blob_bytes.add(len(item), {"kind": ITEMS})

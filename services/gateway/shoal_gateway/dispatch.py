@@ -111,11 +111,10 @@ class Dispatch:
         )
         runs = _named(units.cut(request.items, faults, request.options.max_tokens, self._blob_items.least_bytes))
         pace = self._pacing.pace(lane, model.name, request.work_class, runs.values(), caller.identity, caller.budget_s)
-        blobs = await self._blob_items.name(runs)
         answer = Answer(len(request.items), faults, runs)
         if runs:
             waiting = Waiting(caller.request_id, lane, model.name, answer)
-            async with self._blob_items.written(blobs, runs, waiting, deadline_s):
+            async with self._blob_items.written(runs, waiting, deadline_s) as blobs:
                 work = self._units(request, runs, blobs, caller)
                 await self._run(work, pace, waiting, caller, deadline_s, spans)
             await self._blob_results.read(answer, request.items, deadline_s)

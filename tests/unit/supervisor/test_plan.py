@@ -87,6 +87,12 @@ def test_services_listen_and_find_each_other():
     assert processes["registry"].environment["SHOAL_REGISTER"] == "minilm"
 
 
+def test_large_items_lie_where_all_that_touch_them_find_them():
+    processes = planned(workers=1, sim=Path("/sim.json"), sim_workers=1)
+    told = {name for name, process in processes.items() if process.environment.get("SHOAL_BLOBS") == "/state/blobs"}
+    assert told == {"gateway", "worker-0", "worker-sim-0", "lora-store"}
+
+
 def test_all_is_marked_so_that_leftovers_are_found():
     assert {process.environment[MARKER] for process in planned().values()} == {"/state"}
 

@@ -61,8 +61,13 @@ def next_queue(backlog: Backlog, turns: Turns, can_run: Callable[[str], bool]) -
     for work_class in turns.order():
         queues = [queue for queue in backlog.held(work_class) if can_run(queue.profile_digest)]
         if queues:
-            return min(queues, key=_deadline_s)
+            return queues[0] if len(queues) == 1 else min(queues, key=_deadline_s)
     return None
+
+
+def in_turn(backlog: Backlog, work_class: str, can_run: Callable[[str], bool]) -> list[Queue]:
+    """The queues of a class that can run, in the order in which their batches go."""
+    return sorted((queue for queue in backlog.held(work_class) if can_run(queue.profile_digest)), key=_deadline_s)
 
 
 def _deadline_s(queue: Queue) -> float:

@@ -92,13 +92,22 @@ class Device:
         """Milliseconds until a stream is predicted to be free: 0 when one is, or when one is overdue."""
         if self.has_free_stream:
             return 0.0
-        return min(
-            max(0.0, batch.alone_ms - batch.spent_ms(now_s, 1))
-            if batch.alone
-            else max(0.0, batch.predicted_ms - batch.spent_ms(now_s, self.streams)) * self.streams
-            for batch in self._sent.values()
-            if batch.started_s is not None
-        )
+        running = [batch for batch in self._sent.values() if batch.started_s is not None]
+        return min(max(0.0, self._left_ms(batch, now_s)) for batch in running)
+
+    def starts_in_ms(self, now_s: float) -> float:
+        """Milliseconds until a batch that is sent now would start. What is overdue is taken to need as long again."""
+        if self.has_free_stream:
+            return 0.0
+        running = [self._left_ms(batch, now_s) for batch in self._sent.values() if batch.started_s is not None]
+        waiting_ms = sum(batch.alone_ms for batch in self._sent.values() if batch.started_s is None)
+        return min(abs(left_ms) for left_ms in running) + waiting_ms / self.streams
+
+    def _left_ms(self, batch: _Sent, now_s: float) -> float:
+        """Milliseconds until a running batch is predicted to end; below 0 when it is overdue."""
+        if batch.alone:
+            return batch.alone_ms - batch.spent_ms(now_s, 1)
+        return (batch.predicted_ms - batch.spent_ms(now_s, self.streams)) * self.streams
 
     def _start(self, at_s: float) -> None:
         """Starts what the runtime starts at `at_s`, when a batch came or one ended."""

@@ -62,12 +62,13 @@ class Dispatch:
         self._lane_of: dict[str, str] = {}
         self._batches: dict[int, Batch] = {}
         self._ids = itertools.count(1)
+        self._due_s: dict[str, float] = {}
         self._fetching: set[HeldUnit] = set()
         self._drained_s = self._admitted_s = float("-inf")
         """When the last drain was sent, and when units last went to the sidecar."""
 
     def serve(self, runnable: Mapping[str, Tuned], lanes: Mapping[str, str]) -> None:
-        """Names the models that can run, by digest, and how they are tuned; and the lanes to pull with their digests."""
+        """Names the models that can run, by digest, with their tuning; and the lanes to pull, with their digests."""
         self._runnable = set(runnable)
         self._lanes = dict(lanes)
         self._lane_of = {digest: lane for lane, digest in lanes.items()}
@@ -77,6 +78,9 @@ class Dispatch:
                 cost = self._costs[digest] = CostModel(tuned.cost, self.device.streams)
                 if digest in self._saved:
                     cost.restore(self._saved[digest])
+        paces = [self._paces[digest] for digest in runnable] or [self.pace]
+        for name in (INTERACTIVE, BULK):
+            self._due_s[name] = max(one.batch_ms(name) for one in paces) / 1e3 * DUE_SHARE
         self.plan.serve(lanes)
 
     @property
@@ -189,30 +193,28 @@ class Dispatch:
 
     def standing(self, now_s: float) -> Standing:
         """What siblings may know of this device."""
-        ahead_ms = self._ahead_ms(now_s)
-        if self.device.has_next or self.plan.is_draining:
-            return Standing(ahead_ms, 0.0)
         waiting_ms = sum(self._backlog.waiting_ms(name, self.can_run) for name in (INTERACTIVE, BULK))
-        return Standing(ahead_ms, max(0.0, self.pace.interactive_ms - waiting_ms))
+        starts_in_ms = self.device.starts_in_ms(now_s) + waiting_ms
+        has_work = self.device.has_next or self.plan.is_draining
+        return Standing(starts_in_ms, 0.0 if has_work else max(0.0, self.pace.interactive_ms - waiting_ms))
 
     def surplus(self, now_s: float) -> list[Surplus]:
-        """Ready units beyond the batch that starts next, last to run first; empty when nothing is worth moving."""
-        starts_ms = self._ahead_ms(now_s)
-        is_next = not self.device.has_next
-        over = []
+        """Ready units that would start so late that another device may be sooner, last to run first."""
+        starts_ms = self.device.starts_in_ms(now_s)
+        over: list[Surplus] = []
         for work_class in self._turns.order():
-            queues = [queue for queue in self._backlog.queues(work_class) if self.can_run(queue.profile_digest)]
-            for queue in sorted(queues, key=lambda queue: queue.head().deadline_s if queue.head() else 0.0):
-                cost = self._costs[queue.profile_digest]
-                bound_ms = self._bound_ms(work_class, queue.profile_digest)
+            for queue in batching.in_turn(self._backlog, work_class, self.can_run):
+                if not queue.ready:
+                    continue
+                cost, bound_ms = self._costs[queue.profile_digest], self._bound_ms(work_class, queue.profile_digest)
                 batch_ms = cost.batch_ms
                 for unit in queue.units():
                     if batch_ms + unit.cost_ms > bound_ms and batch_ms > cost.batch_ms:
-                        starts_ms, batch_ms, is_next = starts_ms + batch_ms, cost.batch_ms, False
+                        starts_ms, batch_ms = starts_ms + batch_ms / self.device.streams, cost.batch_ms
                     batch_ms += unit.cost_ms
-                    if not is_next:
+                    if starts_ms > self.pace.pull_lead_ms:
                         over.append(Surplus(unit, unit.cost_ms, starts_ms))
-                starts_ms, is_next = starts_ms + batch_ms, False
+                starts_ms += batch_ms / self.device.streams
         over.reverse()
         return over
 
@@ -308,8 +310,7 @@ class Dispatch:
             return
         idle = self.device.has_free_stream
         for work_class in self._turns.order():
-            due_s = self.pace.batch_ms(work_class) / 1e3 * DUE_SHARE
-            lane = self.plan.next_lane(work_class, due_s, now_s)
+            lane = self.plan.next_lane(work_class, self._due_s[work_class], now_s)
             if lane is None and not idle:  # An idle worker's waiting pulls are answered at once if there is work.
                 lane = self.plan.unseen_lane(work_class, now_s)
             if lane is not None:
@@ -320,7 +321,7 @@ class Dispatch:
         if idle and not steps.pulls:
             steps.pulls.extend(self.plan.wait(now_s))
         if not idle:
-            steps.pulls.extend(self.plan.peek(self.pace.interactive_ms / 1e3 * DUE_SHARE, now_s))
+            steps.pulls.extend(self.plan.peek(self._due_s, now_s))
 
     def _fetches_enough(self) -> bool:
         """Whether as many units wait for their blobs as may: siblings are to have the others."""
@@ -344,10 +345,6 @@ class Dispatch:
         if room_ms > bound_ms * CRUMB_SHARE:
             self._drained_s = now_s
             steps.pulls.append(self.plan.drain(lane, work_class, credit.messages(room_ms, cost.unit_ms), now_s))
-
-    def _ahead_ms(self, now_s: float) -> float:
-        """Milliseconds until a batch that is sent now would start."""
-        return self.device.free_in_ms(now_s)
 
     def _bound_ms(self, work_class: str, digest: str) -> float:
         """What a batch may take: bulk is bounded like interactive while that waits, and in the turns of its floor."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -132,11 +132,7 @@ class PullPlan:
 
     def next_lane(self, work_class: str, due_s: float, now_s: float) -> str | None:
         """The lane that is to be drained next, of those in which work is believed to wait."""
-        lanes = [
-            (source.lane, source.guess)
-            for source in self._of(work_class, now_s)
-            if source.waiting is None
-        ]
+        lanes = [(source.lane, source.guess) for source in self._of(work_class, now_s) if source.waiting is None]
         return lane_choice.best(lanes, due_s, now_s, self._rng)
 
     def unseen_lane(self, work_class: str, now_s: float) -> str | None:
@@ -151,8 +147,10 @@ class PullPlan:
     def may_hold(self, lane: str, work_class: str, now_s: float) -> bool:
         """Whether it is worth while to drain a lane."""
         source = self._sources.get((lane, work_class))
-        return source is not None and self._is_open(source, now_s) and (
-            source.guess.fill(now_s) >= 1 or now_s - source.asked_s >= DRY_S
+        return (
+            source is not None
+            and self._is_open(source, now_s)
+            and (source.guess.fill(now_s) >= 1 or now_s - source.asked_s >= DRY_S)
         )
 
     def drain(self, lane: str, work_class: str, batch: int, now_s: float) -> Order:
@@ -163,15 +161,15 @@ class PullPlan:
         source.guess.claimed(batch, now_s)
         return Order(source.draining.pull_id, lane, work_class, batch, Kind.DRAIN)
 
-    def peek(self, unseen_s: float, now_s: float) -> list[Order]:
-        """Peeks at lanes of which nothing was learnt for so long, longest unseen first; ties at random."""
+    def peek(self, unseen_s: Mapping[str, float], now_s: float) -> list[Order]:
+        """Peeks at lanes of which nothing was learnt for so long, by class; longest unseen first, ties at random."""
         unseen = [
             source
             for source in self._sources.values()
             if source.peeking is None
             and source.waiting is None
             and self._is_open(source, now_s)
-            and now_s - source.asked_s >= unseen_s
+            and now_s - source.asked_s >= unseen_s[source.work_class]
             and source.guess.fill(now_s) < 1
         ]
         unseen.sort(key=lambda source: (source.asked_s, self._rng.random()))

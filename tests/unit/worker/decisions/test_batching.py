@@ -82,7 +82,7 @@ def test_bulk_gets_its_floor_and_no_more() -> None:
     turns, spent = Turns(INTERACTIVE_MS), {INTERACTIVE: 0.0, BULK: 0.0}
     for _ in range(1_000):
         work_class = turns.order()[0]
-        batch_ms = INTERACTIVE_MS if work_class == BULK else INTERACTIVE_MS
+        batch_ms = INTERACTIVE_MS
         turns.charge(work_class, batch_ms)
         spent[work_class] += batch_ms
     assert 0.08 < spent[BULK] / sum(spent.values()) < 0.1

@@ -21,6 +21,7 @@ from shoal_worker.decisions.pull_plan import (
 from shoal_worker.decisions.unit import BULK, INTERACTIVE
 
 DUE_S = 0.02
+UNSEEN_S = {INTERACTIVE: 0.02, BULK: 0.02}
 
 
 def plan_of(*lanes: str, seed: int = 1) -> PullPlan:
@@ -144,24 +145,24 @@ def test_the_fuller_lane_goes_first_until_another_is_due() -> None:
 
 def test_lanes_that_were_not_seen_for_longest_are_peeked_a_few_at_a_time() -> None:
     plan = plan_of(*(f"lane-{number}" for number in range(10)))
-    first = plan.peek(DUE_S, 0.0)
+    first = plan.peek(UNSEEN_S, 0.0)
     assert len(first) == PEEKS and all(order.kind is Kind.PEEK and order.batch == 1 for order in first)
-    second = plan.peek(DUE_S, 0.0)
+    second = plan.peek(UNSEEN_S, 0.0)
     assert not {order[1:3] for order in first} & {order[1:3] for order in second}
     seen = first[0]
     plan.peeked(seen.pull_id, 0.001)
     for order in (*first[1:], *second):
         plan.ended(order.pull_id, empty=True, now_s=0.001)
     assert plan.next_lane(seen.work_class, DUE_S, 0.001) == seen.lane
-    assert plan.peek(DUE_S, 0.002)[0] not in first
+    assert plan.peek(UNSEEN_S, 0.002)[0] not in first
 
 
 def test_a_peek_that_is_never_answered_is_given_up() -> None:
     plan = plan_of("a")
-    assert len(plan.peek(DUE_S, 0.0)) == 2
-    assert plan.peek(DUE_S, 0.1) == []
+    assert len(plan.peek(UNSEEN_S, 0.0)) == 2
+    assert plan.peek(UNSEEN_S, 0.1) == []
     plan.forget_late(GRACE_S)
-    assert len(plan.peek(DUE_S, GRACE_S)) == 2
+    assert len(plan.peek(UNSEEN_S, GRACE_S)) == 2
 
 
 def test_a_lane_without_consumers_is_paused_until_they_are_made() -> None:
