@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import secrets
 import statistics
 import subprocess
 import sys
@@ -157,13 +158,14 @@ async def _through_queue(sidecar: Path, profile: Profile, proxy: BrokerProxy) ->
     subject = lanes.work_subject(token, "interactive")
     consumer = f"{lanes.stream_name(lanes.shard_of(token))}.{lanes.consumer_name(token, 'interactive')}"
     times: list[float] = []
+    run = secrets.token_hex(4)  # The broker drops an id that it has seen lately.
     async with _pair(sidecar, profile) as pair, connected_session(_Access(proxy), "putback", Stop()) as session:
         await queue_setup.ensure_streams(session)
         await queue_setup.ensure_consumers(session, token)
         pulled: asyncio.Queue = asyncio.Queue()
         await session.subscribe("bench.putback", pulled.put)
         for number in range(UNITS):
-            unit = pair.unit(f"queue-{number}")
+            unit = pair.unit(f"{run}-{number}")
             # An idle worker's pull waits at the broker already.
             await session.send(
                 f"$JS.API.CONSUMER.MSG.NEXT.{consumer}", b'{"batch":1,"expires":5000000000}', reply="bench.putback"
@@ -174,6 +176,7 @@ async def _through_queue(sidecar: Path, profile: Profile, proxy: BrokerProxy) ->
                 session.publish(subject, unit.SerializeToString(), msg_id=unit.id, timeout_s=WAIT_S)
             )
             message = await asyncio.wait_for(pulled.get(), WAIT_S)
+            assert not message.headers or "Status" not in message.headers, message.headers
             admitted = await pair.admit(pair.sibling, message.data, message.reply)
             times.append((time.perf_counter() - started) * 1e3)
             assert admitted.unit_id == unit.id

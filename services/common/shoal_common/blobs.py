@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import re
 import shutil
 import time
@@ -176,7 +177,7 @@ class Blobs:
                 await obstore.delete_async(self._store(), names)
             return
         with _typed("removed", f"{len(names)} blobs"):
-            await asyncio.to_thread(_unlink, [self._folder / name for name in names])
+            await asyncio.to_thread(_unlink, self._folder, names)
 
     async def sweep(self, before_s: float, most: int) -> Swept:
         """Removes at most so many of the blobs that were written before a time (seconds since 1970), by the hour.
@@ -218,9 +219,10 @@ def _check_size(blob: Blob, found: int) -> None:
         raise BlobDamaged(f"{blob.key} has {found:,} bytes instead of {blob.size_bytes:,}")
 
 
-def _unlink(paths: Iterable[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+def _unlink(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{folder}/{name}")
 
 
 @contextlib.contextmanager

@@ -26,11 +26,9 @@ from shoal_gateway.pacing import Pace, Pacing
 from shoal_gateway.reassembly import Answer
 from shoal_gateway.results import Results, Waiting
 from shoal_gateway.room import Room
+from shoal_gateway.sending import Sending
 from shoal_gateway.traces import Traces, Untraced, reason
 from shoal_gateway.units import Run
-
-QUEUE_ANSWERS_S = 1.0
-"""A queue that has not stored a unit after this time is away, rather than the deadline too short."""
 
 
 class Caller(NamedTuple):
@@ -135,32 +133,14 @@ class Dispatch:
         """Has the units worked on; returns with the answer complete, else nobody waits for them any more."""
         self._results.expect(waiting)
         turns = pace.enter(waiting)
-        ready, published = len(units), 0
-        asked_s: float | None = None
+        sending = Sending(self._session, waiting, units, turns)
         try:
             async with asyncio.timeout(deadline_s - time.monotonic()):
-                while published < len(units) and not waiting.done.done():
-                    if turns is not None:
-                        ready = turns.ready
-                        if ready == published:
-                            spans.stage("turn")
-                            await turns.after(published)
-                            continue
-                    spans.stage("publish")
-                    asked_s = time.monotonic()
-                    left_s = deadline_s - asked_s
-                    some = units[published:ready]
-                    published = ready
-                    for unit in some:
-                        unit.remaining_ms = max(1, int(left_s * 1000))
-                    await publishing.publish(self._session, waiting.lane, some, left_s, spans.traceparent)
-                    asked_s = None
-                    metrics.units.add(len(some))
+                await sending.run(deadline_s, spans)
                 spans.stage("wait")
                 error = await waiting.done
         except TimeoutError:
-            unanswered_s = 0.0 if asked_s is None else time.monotonic() - asked_s
-            if not self._session.is_up or unanswered_s >= QUEUE_ANSWERS_S:
+            if sending.is_queue_away:
                 raise publishing.away() from None
             lane = self._lane_states.get(waiting.lane)
             raise admission.too_late(lane, waiting.model, caller.budget_s) from None
@@ -168,7 +148,7 @@ class Dispatch:
             self._results.forget(waiting)
             if turns is not None:
                 turns.leave()
-            if unanswered := [unit.id for unit in units[:published] if waiting.answer.is_open(unit.id)]:
+            if unanswered := sending.unanswered():
                 metrics.cancelled_units.add(len(unanswered))
                 self._cancellations.add(shard_of(waiting.lane), unanswered, deadline_s - time.monotonic())
         if error is not None:
