@@ -17,12 +17,14 @@ from bench import mesh, open_load, report
 from shoal_common import tokens
 from shoal_common.tokens import TokenEntry
 from shoal_supervisor.embedded import EmbeddedMesh
+from shoal_worker.decisions import pace
 from tests.support import sim
 
 SLOWED = 60
 BATCH_MS = 4.0 * SLOWED
 TOKEN_US = 2.0 * SLOWED
-INTERACTIVE_MS = 20.0 * SLOWED
+INTERACTIVE_MS = pace.GPU.interactive_ms * SLOWED
+BULK_MS = pace.GPU.bulk_ms * SLOWED
 JITTER = 0.05
 WORKERS = 2
 LOAD = 0.65
@@ -52,7 +54,7 @@ def main() -> None:
         folder = Path(path)
         cost = {"batch_ms": BATCH_MS, "token_us": TOKEN_US}
         curve = sim.sim_file(folder, cost=cost, jitter=JITTER)
-        tuned = {"sim": {"cost": cost, "interactive_ms": INTERACTIVE_MS, "bulk_ms": 3 * INTERACTIVE_MS}}
+        tuned = {"sim": {"cost": cost, "interactive_ms": INTERACTIVE_MS, "bulk_ms": BULK_MS}}
         model = sim.sim_profile(folder, MODEL, tuned=tuned)
         with EmbeddedMesh(
             folder / "state",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bench.simulator.demand import MEAN_TOKENS
 from bench.simulator.hardware import TOKEN_US
 
-BATCH_BOUND_MS = 30.0
+BATCH_BOUND_MS = 28.0
 """What a batch may take, the same for all systems."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 import time
@@ -221,8 +220,7 @@ def _check_size(blob: Blob, found: int) -> None:
 
 def _unlink(folder: Path, names: Iterable[str]) -> None:
     for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{folder}/{name}")
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
