@@ -310,10 +310,8 @@ class Dispatch:
             return
         idle = self.device.has_free_stream
         for work_class in self._turns.order():
-            lane = None
-            if not (idle and self.plan.came_empty):  # Then waiting pulls tell sooner where there is work.
-                lane = self.plan.next_lane(work_class, self._due_s[work_class], now_s)
-            if lane is None and not idle:
+            lane = self.plan.next_lane(work_class, self._due_s[work_class], now_s)
+            if lane is None and not idle:  # An idle worker's waiting pulls are answered at once if there is work.
                 lane = self.plan.unseen_lane(work_class, now_s)
             if lane is not None:
                 self._drain(lane, work_class, 0.0, now_s, steps)

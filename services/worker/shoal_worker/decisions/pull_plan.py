@@ -105,8 +105,6 @@ class PullPlan:
         self._idle_from_s: float | None = None
         self._idle_s = WAIT_S
         """Mean length of idle spells."""
-        self.came_empty = False
-        """Whether the last drain brought nothing, and nothing came since."""
 
     def serve(self, tokens: Iterable[str]) -> None:
         """Names the lanes to pull; those that stay keep their state."""
@@ -203,7 +201,6 @@ class PullPlan:
         source.pending = pending
         source.empty_from_s = float("inf")
         source.asked_s = now_s
-        self.came_empty = False
         self._idle_ended(now_s)
         if waits:
             self._forget(source.waiting)
@@ -226,7 +223,6 @@ class PullPlan:
             return None
         source.asked_s = now_s
         if source.draining is not None and source.draining.pull_id == pull_id:
-            self.came_empty = not source.draining.taken
             self._drained(source, source.draining, now_s, now_s)
         elif source.waiting is not None and source.waiting.pull_id == pull_id:
             source.waiting = None
