@@ -99,14 +99,17 @@ def run(system: System, setting: Setting, demand: Demand, seed: int, bar_ms: flo
                 clock.at(fault.at_s, worker.stall, fault.seconds)
             else:
                 clock.at(fault.at_s, worker.die, fault.back_after_s)
+    busy_s: list[float] = []
+    for moment_s in (setting.warm_s, setting.seconds):
+        clock.at(moment_s, lambda: busy_s.append(sum(one.hardware.busy_s for one in fleet.computed)))
     clock.run(demand.arrivals_s, fleet.arrive, setting.seconds + max(AFTER_S, setting.deadline_s))
     p50_ms, p99_ms = record.percentiles_ms()
     batches = max(1, sum(one.batches for one in fleet.computed))
-    busy_s = sum(one.hardware.busy_s for one in fleet.computed)
+    measured_s = (setting.seconds - setting.warm_s) * setting.devices
     outcome = Outcome(
         p50_ms=p50_ms,
         p99_ms=p99_ms,
-        busy_share=busy_s / setting.devices / setting.seconds,
+        busy_share=(busy_s[1] - busy_s[0]) / measured_s if len(busy_s) > 1 else 1.0,
         batch_texts=sum(one.texts for one in fleet.computed) / batches,
         batch_ms=BATCH_MS + sum(one.tokens for one in fleet.computed) * TOKEN_US / 1e3 / batches,
         texts_per_s=record.answered_count / setting.seconds,

@@ -62,7 +62,7 @@ class Dispatch:
         self._lane_of: dict[str, str] = {}
         self._batches: dict[int, Batch] = {}
         self._ids = itertools.count(1)
-        self._due_s: dict[str, float] = {}
+        self._due_s = _due_s([pace])
         self._fetching: set[HeldUnit] = set()
         self._drained_s = self._admitted_s = float("-inf")
         """When the last drain was sent, and when units last went to the sidecar."""
@@ -78,9 +78,7 @@ class Dispatch:
                 cost = self._costs[digest] = CostModel(tuned.cost, self.device.streams)
                 if digest in self._saved:
                     cost.restore(self._saved[digest])
-        paces = [self._paces[digest] for digest in runnable] or [self.pace]
-        for name in (INTERACTIVE, BULK):
-            self._due_s[name] = max(one.batch_ms(name) for one in paces) / 1e3 * DUE_SHARE
+        self._due_s = _due_s([self._paces[digest] for digest in runnable] or [self.pace])
         self.plan.serve(lanes)
 
     @property
@@ -367,3 +365,8 @@ class Dispatch:
         if free_in_s <= self.pace.pull_lead_ms / 1e3:
             ahead.append(DRY_S)
         return max(WAKE_S, min(ahead)) if ahead else None
+
+
+def _due_s(paces: Sequence[Pace]) -> dict[str, float]:
+    """By class, after how long a lane that was not drained is due: so much of the longest batch."""
+    return {name: max(one.batch_ms(name) for one in paces) / 1e3 * DUE_SHARE for name in (INTERACTIVE, BULK)}

@@ -18,7 +18,7 @@ from shoal_worker.decisions.lane_guess import Guess
 WAIT_S = 0.25
 """How long a waiting pull waits at most: it cannot be cancelled, so it may bring a message to a device that is busy
 by then. The idler the device has been, the longer: a device that is idle for a moment only asks for that moment."""
-WAIT_SPREAD = 0.5
+WAIT_SPREAD = 0.25
 """Waiting pulls are served in the order in which they came: were those of a worker renewed together, it would be
 first in all lanes, and be given work of each."""
 WAITS_PER_S = 1_000
@@ -98,6 +98,8 @@ class PullPlan:
         self._rng = rng
         self._loudness = Loudness(rng)
         self._notes: list[DrainNote] = []
+        self._home: dict[str, str] = {}
+        """By class: the lane that was drained last."""
         self._sources: dict[tuple[str, str], _Source] = {}
         self._out: dict[int, _Source] = {}
         self._ids = itertools.count()
@@ -132,8 +134,8 @@ class PullPlan:
 
     def next_lane(self, work_class: str, due_s: float, now_s: float) -> str | None:
         """The lane that is to be drained next, of those in which work is believed to wait."""
-        lanes = [(source.lane, source.guess) for source in self._of(work_class, now_s) if source.waiting is None]
-        return lane_choice.best(lanes, due_s, now_s, self._rng)
+        lanes = {source.lane: source.guess for source in self._of(work_class, now_s) if source.waiting is None}
+        return lane_choice.best(lanes, self._home.get(work_class), due_s, now_s, self._rng)
 
     def unseen_lane(self, work_class: str, now_s: float) -> str | None:
         """The lane of which nothing was learnt for longest; None when all were asked a moment ago. Ties at random."""
@@ -315,6 +317,7 @@ class PullPlan:
         source.draining = None
         self._drains -= 1
         if drain.taken:
+            self._home[source.work_class] = source.lane
             left = source.pending or 0
             source.guess.drained(drain.taken, left, drain.oldest_s, newest_s, now_s)
             if self._loudness.tells():

@@ -38,6 +38,11 @@ def drains(orders: list[Order]) -> list[Order]:
     return [order for order in orders if order.kind is Kind.DRAIN]
 
 
+def test_before_it_serves_anything_there_is_nothing_to_do() -> None:
+    steps = Dispatch(1, pace.GPU, random.Random(1), 0.0).advance(0.0)
+    assert not steps.batches and not steps.pulls
+
+
 def test_an_idle_worker_waits_on_every_lane() -> None:
     steps = dispatch().advance(0.0)
     assert {order.work_class for order in steps.pulls} == {INTERACTIVE, BULK}
