@@ -2,7 +2,8 @@
 
 Through the mesh: one Infer stream with several requests in flight, one media item each, for a simulated model that
 looks at 64 KiB of each item. Alone, as many items at once: what bench/blob_bare.py says. Both sides write to the same
-disk. The figure is that of the size with the least share.
+disk. The figure is that of the size with the least share. `cpu_share` is the same of processor time: what the share
+comes to where processors are all that limits both sides.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ def main() -> None:
         min(figure["share"]["median"] for figure in figures.values()),
         f">= {BAR}",
         share_by_mib={mib: figure["share"]["median"] for mib, figure in figures.items()},
+        cpu_share_by_mib={mib: figure["cpu_share"]["median"] for mib, figure in figures.items()},
         by_mib=figures,
     )
 
 
 def _measure(running: EmbeddedMesh, bare_folder: Path, mib: int) -> dict:
     in_flight = IN_FLIGHT[mib]
-    shares, meshes, bares, cpus = [], [], [], []
+    shares, cpu_shares, meshes, bares, cpus = [], [], [], [], []
     for _ in range(ROUNDS):
         before = blob_bare.run(bare_folder, mib, SECONDS, in_flight)
         cpu = mesh.cpu_seconds(running)
@@ -51,11 +53,14 @@ def _measure(running: EmbeddedMesh, bare_folder: Path, mib: int) -> dict:
         after = blob_bare.run(bare_folder, mib, SECONDS, in_flight)
         cpus.append({name: seconds * 1e3 for name, seconds in used.items() if seconds * 1e3 >= 0.01})
         shares.append(through["mib_per_s"] / statistics.mean([before["mib_per_s"], after["mib_per_s"]]))
+        alone_ms = statistics.mean([before["cpu_ms_per_mib"], after["cpu_ms_per_mib"]])
+        cpu_shares.append(alone_ms / (sum(cpus[-1].values()) + through["cpu_ms_per_mib"]))
         meshes.append(through)
         bares += [before, after]
     report.say(f"{mib} MiB: {report.spread(shares)}")
     return {
         "share": report.spread(shares),
+        "cpu_share": report.spread(cpu_shares),
         "in_flight": in_flight,
         "mesh_mib_per_s": report.spread([one["mib_per_s"] for one in meshes]),
         "bare_mib_per_s": report.spread([one["mib_per_s"] for one in bares]),

@@ -1,6 +1,6 @@
 """`p99_ratio`: a tenant's p99 while another floods the mesh at 100 times its rate, over its p99 while both are quiet.
 
-Two tenants with tokens of their own call one model on two simulated devices, whose cost curve is a GPU's slowed sixty
+Two tenants with tokens of their own call one model on two simulated devices, whose cost curve is a GPU's slowed ninety
 times, so that neither broker nor Python is what is measured (their share of a core is reported). The flood is an open
 loop: what is refused is not sent again. Reported beside it: the p99 of the tenant alone, what of the flood was refused,
 and what it got all the same: its fair share, and whatever the other leaves.
@@ -20,14 +20,14 @@ from shoal_supervisor.embedded import EmbeddedMesh
 from shoal_worker.decisions import pace
 from tests.support import sim
 
-SLOWED = 60
+SLOWED = 90
 BATCH_MS = 4.0 * SLOWED
 TOKEN_US = 2.0 * SLOWED
 INTERACTIVE_MS = pace.GPU.interactive_ms * SLOWED
 BULK_MS = pace.GPU.bulk_ms * SLOWED
 JITTER = 0.05
 WORKERS = 2
-LOAD = 0.65
+LOAD = 0.7
 """Of what the devices can do in full batches, both tenants together, while they are quiet."""
 FLOOD = 100
 TOKENS = 400

@@ -62,11 +62,11 @@ def poisson(law: str, models: int, texts_per_s: float, seconds: float, seed: int
     return _with_lengths(arrivals_s, chosen, models, _lengths(rng, count), rng)
 
 
-def replay(path: Path, texts_per_s: float, seconds: float, seed: int) -> Demand:
+def replay(path: str, texts_per_s: float, seconds: float, seed: int) -> Demand:
     """A trace: a CSV file with the columns second, model (a number from 0) and tokens; repeated and stretched
     so that it has `texts_per_s` in the mean."""
     rng = np.random.default_rng([seed, 3])
-    with path.open(newline="") as file:
+    with Path(path).open(newline="") as file:
         rows = [(float(row["second"]), int(row["model"]), int(row["tokens"])) for row in csv.DictReader(file)]
     rows.sort()
     start_s = rows[0][0]

@@ -218,7 +218,7 @@ class Worker:
         if not self.is_alive:
             return
         if is_something:
-            self.dispatch.plan.peeked(order.pull_id, self._clock.now_s)
+            self.dispatch.plan.peeked(order.pull_id, self._clock.now_s, found=True)
         else:
             self.dispatch.plan.ended(order.pull_id, empty=True, now_s=self._clock.now_s)
         self._advance()

@@ -22,7 +22,7 @@ class Outcome:
     p99_ms: float
     """Of the texts that came after the warm-up; both infinite where the run was given up."""
     busy_share: float
-    """Of the devices, after the warm-up; 1 where the run was given up."""
+    """Of the devices, after the warm-up and while texts came."""
     batch_texts: float
     """Mean of the batches."""
     batch_ms: float

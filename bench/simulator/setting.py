@@ -38,7 +38,7 @@ class Setting:
     """Devices that share a sidecar and its exchange."""
     models: int = 8
     law: str = "even"
-    seconds: float = 4.0
+    seconds: float = 3.0
     warm_s: float = 0.5
     """From the start, not measured."""
     bound_ms: float = BATCH_BOUND_MS

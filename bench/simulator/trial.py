@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.simulator import demand as demands
 from bench.simulator.clock import Clock
 from bench.simulator.demand import Demand
 from bench.simulator.fleet import Scene
@@ -16,10 +15,11 @@ from bench.simulator.push import PushFleet
 from bench.simulator.record import BAR_MS, Outcome, Record
 from bench.simulator.routers import LeastOutstanding, RoundRobin, Router, TwoChoices, View, placement
 from bench.simulator.setting import Setting, Stall
+from shoal_common.limits import ACK_WAIT_S
 
 VIEWS_MS = (0, 20, 100, 300)
-AFTER_S = 1.0
-"""A run goes on for so long after the last arrival."""
+AFTER_S = 2 * ACK_WAIT_S
+"""A run goes on for so long after the last deadline, if anything is left."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +99,24 @@ def run(system: System, setting: Setting, demand: Demand, seed: int, bar_ms: flo
                 clock.at(fault.at_s, worker.stall, fault.seconds)
             else:
                 clock.at(fault.at_s, worker.die, fault.back_after_s)
-    busy_s: list[float] = []
-    for moment_s in (setting.warm_s, setting.seconds):
-        clock.at(moment_s, lambda: busy_s.append(sum(one.hardware.busy_s for one in fleet.computed)))
-    clock.run(demand.arrivals_s, fleet.arrive, setting.seconds + max(AFTER_S, setting.deadline_s))
+    busy: list[tuple[float, float]] = []
+
+    def measure() -> None:
+        busy.append((clock.now_s, sum(one.hardware.busy_s for one in fleet.computed)))
+
+    clock.at(setting.warm_s, measure)
+    clock.at(setting.seconds, measure)
+    clock.run(demand.arrivals_s, fleet.arrive, setting.seconds + setting.deadline_s + AFTER_S)
+    measure()
     p50_ms, p99_ms = record.percentiles_ms()
     batches = max(1, sum(one.batches for one in fleet.computed))
-    measured_s = (setting.seconds - setting.warm_s) * setting.devices
+    (begin_s, before_s), (end_s, after_s) = busy[0], busy[min(1, len(busy) - 1)]
     outcome = Outcome(
         p50_ms=p50_ms,
         p99_ms=p99_ms,
-        busy_share=(busy_s[1] - busy_s[0]) / measured_s if len(busy_s) > 1 else 1.0,
+        busy_share=(after_s - before_s) / max(end_s - begin_s, 1e-9) / setting.devices,
         batch_texts=sum(one.texts for one in fleet.computed) / batches,
         batch_ms=BATCH_MS + sum(one.tokens for one in fleet.computed) * TOKEN_US / 1e3 / batches,
         texts_per_s=record.answered_count / setting.seconds,
     )
     return Run(outcome, record, fleet)
-
-
-def at_load(system: System, setting: Setting, load: float, seed: int, bar_ms: float = BAR_MS) -> Run:
-    """Runs a system under Poisson arrivals."""
-    demand = demands.poisson(setting.law, setting.models, setting.texts_per_s(load), setting.seconds, seed)
-    return run(system, setting, demand, seed, bar_ms)

@@ -14,11 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-CONTESTED_PART = 1 / 3
-"""Of the window, while tenants meet: what devices run, with the next batch filled as results come. It costs up to a
-tenth of the throughput of full batches, and halves how long a tenant waits behind another's units."""
 CONTESTED_S = 30.0
-"""Tenants met here so lately that they may again: one that comes now and then is not to find a full window."""
+"""One tenant flooded beside another so lately that it may again: who comes now and then must not find a full window."""
+MOST_WINDOWS = 2.0
+"""What tenants may have admitted by their credit, beside a window that another has filled."""
 
 
 class Tenant:
@@ -26,6 +25,7 @@ class Tenant:
 
     __slots__ = (
         "finish",
+        "is_held_back",
         "name",
         "outstanding",
         "outstanding_cost",
@@ -44,6 +44,8 @@ class Tenant:
         self.outstanding_cost = 0.0
         self.waiting_cost = 0.0
         self.places = 0
+        self.is_held_back = False
+        """Whether something of it waits."""
         self.waiting: deque[Place] = deque()
         """Places whose next unit waits, in order; those that have left are skipped."""
         self.start = 0.0
@@ -72,15 +74,19 @@ class Place:
 class FairShare:
     """One lane and class. Costs are above 0, in whatever unit the window is in."""
 
-    def __init__(self, window: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, window: float, contested: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """The second window, not larger than the first, is used while one tenant's flood would let others wait."""
         self.window = window
+        self.contested = contested
         self.usable = window
-        """The window, or the part of it that is used while tenants meet."""
+        """The one of the two that is used."""
         self.total = 0.0
         """Admitted and not answered, of all tenants."""
         self._clock_s = clock_s
         self._met_s = -math.inf
-        """When two tenants were here last."""
+        """When some tenants were last held back, and others were not."""
+        self._held_back = 0
+        """Tenants of which something waits."""
         self._outstanding = 0
         self._now = 0.0
         """Virtual time: the latest start of a unit that was admitted in its turn."""
@@ -130,6 +136,7 @@ class FairShare:
             tenant.waiting_cost += place.waiting_cost
             tenant.waiting.append(place)
             if is_first:
+                self._hold_back(tenant, True)
                 self._line_up(tenant, self._start(tenant))
         return place
 
@@ -149,33 +156,33 @@ class FairShare:
         self._release(place, place.outstanding_cost, place._answered.count(0, 0, place.admitted))
         place.admitted = len(place._costs)  # It waits for nothing any more, and no word of it counts.
         place._answered = bytearray(b"\x01" * place.admitted)
+        if self._first(tenant) is None:
+            self._hold_back(tenant, False)
         if tenant.places == 0:
             del self._tenants[tenant.name]
             self._finished[tenant.name] = tenant.finish
             self._weights -= tenant.weight
-            tenant.waiting.clear()
         if not self._tenants:
             self._weights = self._now = 0.0
             self._finished.clear()
             self._waiting.clear()
         self._next(tenant)
 
-    def set_window(self, window: float) -> None:
+    def set_window(self, window: float, contested: float) -> None:
         """From now on so much may be outstanding."""
-        self.window = window
+        self.window, self.contested = window, contested
         self._fill()
 
     def open(self) -> None:
         """Admits everything that waits: nobody knows how much the lane can take."""
-        self.set_window(math.inf)
+        self.set_window(math.inf, math.inf)
 
     def _look(self) -> None:
-        """Sees whether tenants meet."""
+        """Sees whether one floods and another does not; where all are held back, or none is, nobody is to be spared."""
         now_s = self._clock_s()
-        if len(self._tenants) > 1:
+        if 0 < self._held_back < len(self._tenants):
             self._met_s = now_s
-        is_contested = now_s - self._met_s < CONTESTED_S
-        self.usable = self.window * CONTESTED_PART if is_contested else self.window
+        self.usable = self.contested if now_s - self._met_s < CONTESTED_S else self.window
 
     def _fits(self, tenant: Tenant, cost: float) -> bool:
         """Whether a tenant's first unit goes at once: there is room, or the tenant had less than its share of late.
@@ -185,7 +192,7 @@ class FairShare:
         """
         if self.total < self.usable:
             return True
-        if self.total >= self.window + self.usable:  # Not even credit may pile up.
+        if self.total >= MOST_WINDOWS * self.window:
             return False
         return self._start(tenant) + cost / tenant.weight <= self._now or (
             not tenant.outstanding and tenant.finish <= self._now
@@ -249,7 +256,13 @@ class FairShare:
             tenant.waiting.popleft()
         if self._first(tenant) is not None:
             self._line_up(tenant, tenant.finish)
+        else:
+            self._hold_back(tenant, False)
         place._wake()
+
+    def _hold_back(self, tenant: Tenant, is_held_back: bool) -> None:
+        self._held_back += is_held_back - tenant.is_held_back
+        tenant.is_held_back = is_held_back
 
     def _line_up(self, tenant: Tenant, start: float) -> None:
         """Puts a tenant's next waiting unit into the order."""

@@ -25,6 +25,8 @@ NANOSECONDS = 1_000_000_000
 PEEK_REQUEST = b'{"batch":1,"no_wait":true,"max_bytes":1}'
 """No message is so small: it takes nothing. The server says whether one was there."""
 SOMETHING = "Message Size Exceeds MaxBytes"
+CROWDED = "408"
+"""To a peek: several came at once, and this one was not looked at."""
 INBOXES = {Kind.WAIT: "wait", Kind.DRAIN: "drain", Kind.PEEK: "peek"}
 EMPTY = ("404", "408")
 """No messages; expired. Everything else (503, 409) says that the consumer is not to be had."""
@@ -42,8 +44,8 @@ class Listener(Protocol):
         """A pull ended by a status. Returns its lane, if it is known."""
         ...
 
-    def pull_peeked(self, pull_id: int) -> None:
-        """A peek found that work waits."""
+    def pull_peeked(self, pull_id: int, *, found: bool) -> None:
+        """A peek found that work waits, or could not tell."""
         ...
 
     def sibling_drained(self, note: DrainNote) -> None:
@@ -111,10 +113,11 @@ class Pulls:
     async def _on_peeked(self, msg: Msg) -> None:
         headers = msg.headers or {}
         pull_id = int(msg.subject.rsplit(".", 1)[1])
-        if headers.get("Description") == SOMETHING:
-            self._listener.pull_peeked(pull_id)
+        status, found = headers.get("Status", ""), headers.get("Description") == SOMETHING
+        if found or status == CROWDED:
+            self._listener.pull_peeked(pull_id, found=found)
         else:
-            self._on_status(pull_id, headers.get("Status", ""))
+            self._on_status(pull_id, status)
 
     def _on_message(self, msg: Msg, waited: bool) -> None:
         if msg.subject.startswith(self._inbox):

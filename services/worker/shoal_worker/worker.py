@@ -177,10 +177,10 @@ class Worker:
         self._advance(now_s)
         return lane
 
-    def pull_peeked(self, pull_id: int) -> None:
-        """A peek found that work waits."""
+    def pull_peeked(self, pull_id: int, *, found: bool) -> None:
+        """A peek found that work waits, or could not tell."""
         now_s = time.monotonic()
-        self._dispatch.plan.peeked(pull_id, now_s)
+        self._dispatch.plan.peeked(pull_id, now_s, found=found)
         self._advance(now_s)
 
     def sibling_drained(self, note: DrainNote) -> None:

@@ -240,8 +240,12 @@ async def test_a_full_lane_refuses_and_what_it_had_stored_of_the_request_is_drop
             assert any(detail.Unpack(retry) for detail in refusal.status.details)
             assert retry.retry_delay.ToMilliseconds() > 0
             assert await lane.units() == 3, "two of the five were stored before the lane was full"
-            shown = next(each for each in client.queue.lanes().lanes if each.token == lane.key.lane)
-            assert (shown.classes[0].waiting_units, shown.classes[0].open) == (3, True)
+
+            def shows_three() -> bool:
+                [shown] = [each for each in client.queue.lanes().lanes if each.token == lane.key.lane]
+                return (shown.classes[0].waiting_units, shown.classes[0].open) == (3, True)
+
+            await until(shows_three, 10, "the three are shown, once a look is not one of before them")
             await until(lambda: len(cancelled) == 5, 10, "all five are cancelled, stored or not")
         finally:
             await session.api(f"STREAM.UPDATE.{stream}", config)

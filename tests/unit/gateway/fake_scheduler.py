@@ -23,6 +23,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._lanes[state.lane] = state
         self._events.put_nowait(scheduler_pb2.WatchLanesResponse(lanes=[state]))
 
+    def count(self, watchers: int) -> None:
+        """So many gateways watch now."""
+        self._events.put_nowait(scheduler_pb2.WatchLanesResponse(watchers=watchers))
+
     async def WatchLanes(
         self, request: scheduler_pb2.WatchLanesRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[scheduler_pb2.WatchLanesResponse]:

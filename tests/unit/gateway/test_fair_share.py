@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal_gateway.fair_share import CONTESTED_PART, CONTESTED_S, FairShare, Place
+from shoal_gateway.fair_share import CONTESTED_S, FairShare, Place
 
 WINDOW = 100.0
+CONTESTED = WINDOW / 3
 
 
 def nothing() -> None:
@@ -23,7 +24,7 @@ def enter(lane: FairShare, tenant: str, *costs: float, weight: float = 1.0) -> P
 
 
 def test_a_tenant_alone_has_the_whole_window() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     places = [enter(lane, "a", 25.0) for _ in range(6)]
     assert [place.admitted for place in places] == [1, 1, 1, 1, 0, 0]
     assert (lane.total, lane.waiting_cost("a"), lane.share("a", 1.0)) == (100.0, 50.0, 1.0)
@@ -34,28 +35,40 @@ def test_a_tenant_alone_has_the_whole_window() -> None:
 
 
 def contested(lane: FairShare) -> None:
-    """Tenants have met in the lane."""
-    for place in [enter(lane, "one", 1.0), enter(lane, "another", 1.0)]:
+    """One tenant has flooded the lane beside another."""
+    for place in [*(enter(lane, "one", WINDOW) for _ in range(2)), enter(lane, "another", 1.0)]:
         lane.leave(place)
 
 
 def test_tenants_that_meet_use_a_part_of_the_window_for_a_while() -> None:
     now_s = 100.0
-    lane = FairShare(WINDOW, lambda: now_s)
+    lane = FairShare(WINDOW, CONTESTED, lambda: now_s)
     flood = [enter(lane, "flood", 10.0) for _ in range(20)]
     quiet = enter(lane, "quiet", 10.0)
-    assert lane.usable == WINDOW * CONTESTED_PART
+    assert lane.usable == CONTESTED
     lane.leave(quiet)
     while lane.total > 0 and lane.waiting_cost("flood") == 100.0:
         lane.leave(next(place for place in flood if place.outstanding_cost))
     assert lane.total == 40.0, "the first that goes finds room, and fills it"
     now_s += CONTESTED_S
-    lane.set_window(WINDOW)
+    lane.set_window(WINDOW, CONTESTED)
     assert lane.total == 100.0
 
 
+def test_where_every_tenant_is_held_back_the_whole_window_is_used() -> None:
+    now_s = 100.0
+    lane = FairShare(WINDOW, CONTESTED, lambda: now_s)
+    places = [enter(lane, tenant, 10.0) for _ in range(20) for tenant in ("one", "another")]
+    assert lane.usable == CONTESTED
+    now_s += CONTESTED_S
+    lane.leave(places[0])
+    assert (lane.usable, lane.total) == (WINDOW, 100.0)
+    quiet = enter(lane, "quiet", 1.0)
+    assert lane.usable == CONTESTED and quiet.admitted == 1
+
+
 def test_a_tenant_below_its_share_passes_a_full_window() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     contested(lane)
     flood = [enter(lane, "flood", 5.0) for _ in range(20)]
     assert sum(place.admitted for place in flood) == 7
@@ -86,7 +99,7 @@ def test_a_tenant_that_comes_and_goes_gets_no_more_than_its_share() -> None:
 
 
 def test_a_large_unit_of_a_tenant_that_had_no_more_than_others_goes_at_once() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     for _ in range(20):
         enter(lane, "flood", 10.0)
     first = enter(lane, "quiet", 60.0)
@@ -96,7 +109,7 @@ def test_a_large_unit_of_a_tenant_that_had_no_more_than_others_goes_at_once() ->
 
 
 def test_weights_are_shares() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     contested(lane)
     for _ in range(100):
         enter(lane, "flood", 1.0, weight=1.0)
@@ -106,7 +119,7 @@ def test_weights_are_shares() -> None:
 
 
 def test_a_new_weight_counts_at_once() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     enter(lane, "a", 10.0, weight=1.0)
     enter(lane, "b", 10.0, weight=1.0)
     enter(lane, "a", 10.0, weight=3.0)
@@ -114,7 +127,7 @@ def test_a_new_weight_counts_at_once() -> None:
 
 
 def test_a_request_larger_than_the_window_goes_in_pieces() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     woken: list[int] = []
     place = lane.enter("a", 1.0, [60.0] * 5, lambda: woken.append(place.admitted))
     assert place.admitted == 2, "while there is room, even if the last unit is larger"
@@ -126,7 +139,7 @@ def test_a_request_larger_than_the_window_goes_in_pieces() -> None:
 
 
 def test_a_unit_larger_than_the_window_goes_when_others_are_done() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     first = enter(lane, "a", 100.0)
     large = enter(lane, "a", 1000.0)
     next_one = enter(lane, "a", 10.0)
@@ -138,7 +151,7 @@ def test_a_unit_larger_than_the_window_goes_when_others_are_done() -> None:
 
 
 def test_one_that_leaves_gives_up_its_place() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     running = enter(lane, "a", 100.0)
     first, second = enter(lane, "a", 10.0), enter(lane, "a", 20.0)
     lane.leave(first)
@@ -152,9 +165,9 @@ def test_one_that_leaves_gives_up_its_place() -> None:
 
 
 def test_a_wider_window_is_filled_and_an_open_lane_holds_nobody() -> None:
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     places = [enter(lane, "a", 50.0) for _ in range(10)]
-    lane.set_window(200.0)
+    lane.set_window(200.0, 100.0)
     assert sum(place.admitted for place in places) == 4
     lane.open()
     assert sum(place.admitted for place in places) == 10 and lane.waiting_cost("a") == 0
@@ -163,8 +176,8 @@ def test_a_wider_window_is_filled_and_an_open_lane_holds_nobody() -> None:
 class Drain:
     """A lane that answers units in the order in which they were published."""
 
-    def __init__(self, window: float = WINDOW) -> None:
-        self.lane = FairShare(window)
+    def __init__(self) -> None:
+        self.lane = FairShare(WINDOW, CONTESTED)
         self.published: deque[tuple[str, Place, int, float]] = deque()
         self.places: list[Place] = []
 
@@ -234,8 +247,8 @@ def test_a_quiet_tenant_never_waits_longer_than_the_window(cost: float, flooders
                 break
             before += spent
         drain.lane.leave(quiet)
-        # Twice the window may lie before it, and until it is first in the order, a unit of each other tenant.
-        assert before <= 3 * WINDOW + 90.0 * (flooders + 1)
+        # Twice the window may lie before it, and of each other tenant a unit by credit and one in the order.
+        assert before <= 2 * WINDOW + 2 * 90.0 * (flooders + 1)
 
 
 Step = st.tuples(st.sampled_from(["enter", "answer", "again", "leave", "window"]), st.integers(0, 2**16))
@@ -245,7 +258,7 @@ Step = st.tuples(st.sampled_from(["enter", "answer", "again", "leave", "window"]
 @settings(deadline=None, max_examples=300)
 def test_whatever_happens_the_window_holds_and_nothing_is_left(steps: list[tuple[str, int]], seed: int) -> None:
     rng = random.Random(seed)
-    lane = FairShare(WINDOW)
+    lane = FairShare(WINDOW, CONTESTED)
     weights = {"a": 1.0, "b": 2.5, "c": 0.1, "d": 1.0}
     open_places: list[tuple[str, Place, list[float], set[int]]] = []
     largest, widest = 0.0, WINDOW
@@ -271,7 +284,7 @@ def test_whatever_happens_the_window_holds_and_nothing_is_left(steps: list[tuple
             largest = max(largest, *costs)
             open_places.append((tenant, lane.enter(tenant, weights[tenant], costs, nothing), costs, set()))
         elif what == "window":
-            lane.set_window(WINDOW * (1 + number % 3))
+            lane.set_window(WINDOW * (1 + number % 3), CONTESTED * (1 + number % 2))
             widest = max(widest, lane.window)
         elif open_places:
             at = number % len(open_places)

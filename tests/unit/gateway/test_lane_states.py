@@ -42,6 +42,9 @@ async def test_states_come_change_age_and_are_replaced(tmp_path: Path) -> None:
         known = await until(lambda: lane_states.get("b"))
         assert (known.state.wait_ms, known.heard_s) == (5, 100.0)
         assert changed == ["a", "b"]
+        first.count(3)
+        await until(lambda: lane_states.watchers == 3)
+        assert sorted(changed[2:]) == ["a", "b"], "each gateway's part of every lane is another now"
         now_s += 10 * FRESH_S
         assert lane_states.get("a"), "what doesn't change is not said again"
     await until(lambda: lane_states._lost_s is not None)
@@ -55,5 +58,5 @@ async def test_states_come_change_age_and_are_replaced(tmp_path: Path) -> None:
     async with running(second, address):
         await until(lambda: lane_states.get("b"))
         assert lane_states.get("a") is None
-        assert sorted(changed[2:]) == ["a", "b"]
+        assert sorted(changed[4:]) == ["a", "b"]
     following.cancel()

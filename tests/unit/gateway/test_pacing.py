@@ -117,10 +117,19 @@ async def test_a_unit_without_tokens_costs_something() -> None:
 
 
 async def test_gateways_share_a_window() -> None:
-    gateway = Gateway.known(watchers=4)
+    gateway = Gateway.known(watchers=4, queued_ms=1000)
     assert [gateway.ready(ACME, 20) for _ in range(3)] == [1, 1, 0]
     gateway.say(watchers=1)
     assert [gateway.ready(ACME, 20) for _ in range(3)] == [1, 1, 0]
+
+
+async def test_what_the_other_gateways_leave_is_this_ones() -> None:
+    gateway = Gateway.known(watchers=4, queued_ms=40)
+    assert [gateway.ready(ACME, 20) for _ in range(4)] == [1, 1, 1, 0]
+    gateway.say(watchers=4, queued_ms=100)
+    assert [gateway.ready(ACME, 20) for _ in range(1)] == [0], "60 of them are ours"
+    gateway.say(watchers=4, queued_ms=500)
+    assert gateway.pacing._rates[LANE].window_tokens == 25, "no less than its part"
 
 
 async def test_classes_have_windows_of_their_own() -> None:

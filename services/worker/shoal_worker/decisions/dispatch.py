@@ -26,6 +26,8 @@ DUE_SHARE = 0.7
 """A lane is due once its work has waited for this share of a batch of its class."""
 CRUMB_SHARE = 0.2
 """A batch that could grow by less than this is not worth another pull."""
+WORTH_SHARE = 0.25
+"""Of a batch's own cost: so long a free stream waits for units that are on their way, lest they need another batch."""
 WAKE_S = 0.0005
 """The finest step of the timer."""
 
@@ -295,7 +297,8 @@ class Dispatch:
             until_s = self._drained_s
         if queue.expected:
             until_s = max(until_s, self._admitted_s)
-        return until_s + self.pace.ready_lead_ms / 1e3
+        own_ms = self._costs[queue.profile_digest].batch_ms
+        return until_s + max(self.pace.ready_lead_ms, own_ms * WORTH_SHARE) / 1e3
 
     def _send_pulls(self, now_s: float, steps: Steps) -> None:
         if self.plan.is_draining or self.device.has_next or self.device.free_in_ms(now_s) > self.pace.pull_lead_ms:

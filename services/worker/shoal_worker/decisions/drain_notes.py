@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+from shoal_worker.decisions.lane_choice import News
+
 HEARD_PER_S = 2_000.0
 """Notes that a worker hears: each costs it some 25 µs. Beyond, workers tell only of a share of their drains."""
 PERIOD_S = 0.25
@@ -32,17 +34,17 @@ class Loudness:
         self._rng = rng
         self._heard = 0
         self._since_s = 0.0
-        self.share = 1.0
-        """Of the drains, that are told."""
+        self.news = News(drains_per_s=0.0, told=1.0)
 
     def heard(self, now_s: float) -> None:
         """A note was heard."""
         self._heard += 1
         if now_s - self._since_s >= PERIOD_S:
-            rate = self._heard / (now_s - self._since_s)
-            self.share = min(1.0, self.share * HEARD_PER_S / rate)
+            heard_per_s = self._heard / (now_s - self._since_s)
+            told = min(1.0, self.news.told * HEARD_PER_S / heard_per_s)
+            self.news = News(drains_per_s=heard_per_s / self.news.told, told=told)
             self._heard, self._since_s = 0, now_s
 
     def tells(self) -> bool:
         """Whether a drain is told."""
-        return self.share >= 1 or self._rng.random() < self.share
+        return self.news.told >= 1 or self._rng.random() < self.news.told

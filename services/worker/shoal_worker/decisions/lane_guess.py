@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WEIGHT = 0.3
-"""Of one drain in what is typical of a lane."""
-LEAST_RATE = 1e-3
-"""Messages a second: keeps the mean time between two of them finite."""
+RATE_WEIGHT = 0.3
+"""Of one drain in the rate at which a lane fills."""
 
 
 @dataclass(slots=True)
@@ -20,10 +18,6 @@ class Guess:
     """Then; where some were left, when the oldest of them came."""
     rate: float = 0.0
     """Messages a second; 0 before a drain brought any."""
-    found: float = 0.0
-    """Messages that a drain, of whomever, typically finds,"""
-    waited_s: float = float("inf")
-    """and how long the oldest of them has waited: about the time between two drains."""
 
     def fill(self, now_s: float) -> float:
         """Messages that wait now."""
@@ -33,7 +27,7 @@ class Guess:
         """How long the oldest of them has waited; 0 when none does."""
         if self.left >= 1:
             return now_s - self.since_s
-        return max(0.0, now_s - self.since_s - 1 / max(self.rate, LEAST_RATE))
+        return max(0.0, now_s - self.since_s - 1 / self.rate) if self.rate else 0.0
 
     def claimed(self, messages: float, now_s: float) -> None:
         """Somebody pulls so many."""
@@ -43,11 +37,8 @@ class Guess:
     def drained(self, taken: int, left: int, oldest_s: float, newest_s: float, now_s: float) -> None:
         """A drain brought messages that came between two moments, and left others that came after them."""
         if oldest_s < now_s:
-            found, waited_s = taken + left, now_s - oldest_s
-            weight = WEIGHT if self.rate else 1.0
-            self.rate += weight * (found / waited_s - self.rate)
-            self.found += weight * (found - self.found)
-            self.waited_s = waited_s if weight == 1 else self.waited_s + weight * (waited_s - self.waited_s)
+            rate = (taken + left) / (now_s - oldest_s)
+            self.rate += RATE_WEIGHT * (rate - self.rate) if self.rate else rate
         self.left, self.since_s = left, newest_s if left else now_s
 
     def emptied(self, now_s: float) -> None:

@@ -98,8 +98,6 @@ class PullPlan:
         self._rng = rng
         self._loudness = Loudness(rng)
         self._notes: list[DrainNote] = []
-        self._home: dict[str, str] = {}
-        """By class: the lane that was drained last."""
         self._sources: dict[tuple[str, str], _Source] = {}
         self._out: dict[int, _Source] = {}
         self._ids = itertools.count()
@@ -135,7 +133,7 @@ class PullPlan:
     def next_lane(self, work_class: str, due_s: float, now_s: float) -> str | None:
         """The lane that is to be drained next, of those in which work is believed to wait."""
         lanes = {source.lane: source.guess for source in self._of(work_class, now_s) if source.waiting is None}
-        return lane_choice.best(lanes, self._home.get(work_class), due_s, now_s, self._rng)
+        return lane_choice.best(lanes, self._loudness.news, due_s, now_s, self._rng)
 
     def unseen_lane(self, work_class: str, now_s: float) -> str | None:
         """The lane of which nothing was learnt for longest; None when all were asked a moment ago. Ties at random."""
@@ -237,11 +235,13 @@ class PullPlan:
             source.paused_until_s = now_s + PAUSE_S
         return source.lane
 
-    def peeked(self, pull_id: int, now_s: float) -> None:
-        """A peek found that work waits."""
+    def peeked(self, pull_id: int, now_s: float, *, found: bool) -> None:
+        """A peek found that work waits, or could not tell."""
         source = self._out.pop(pull_id, None)
-        if source is not None:
-            source.peeking = None
+        if source is None:
+            return
+        source.peeking = None
+        if found:
             source.asked_s = now_s
             source.empty_from_s = float("inf")
             source.guess.seen(now_s)
@@ -317,7 +317,6 @@ class PullPlan:
         source.draining = None
         self._drains -= 1
         if drain.taken:
-            self._home[source.work_class] = source.lane
             left = source.pending or 0
             source.guess.drained(drain.taken, left, drain.oldest_s, newest_s, now_s)
             if self._loudness.tells():

@@ -213,7 +213,7 @@ class Simulation:
 
     def _pulled(self, order: Order) -> None:
         if order.kind is Kind.PEEK and self.left[order.work_class]:
-            self.made.plan.peeked(order.pull_id, self.now_s)
+            self.made.plan.peeked(order.pull_id, self.now_s, found=True)
             return
         count = min(order.batch, self.left[order.work_class])
         self.left[order.work_class] -= count

@@ -150,11 +150,19 @@ def test_lanes_that_were_not_seen_for_longest_are_peeked_a_few_at_a_time() -> No
     second = plan.peek(UNSEEN_S, 0.0)
     assert not {order[1:3] for order in first} & {order[1:3] for order in second}
     seen = first[0]
-    plan.peeked(seen.pull_id, 0.001)
+    plan.peeked(seen.pull_id, 0.001, found=True)
     for order in (*first[1:], *second):
         plan.ended(order.pull_id, empty=True, now_s=0.001)
     assert plan.next_lane(seen.work_class, DUE_S, 0.001) == seen.lane
     assert plan.peek(UNSEEN_S, 0.002)[0] not in first
+
+
+def test_a_peek_that_could_not_tell_is_made_again_and_changes_nothing() -> None:
+    plan = plan_of("a")
+    for order in plan.peek(UNSEEN_S, 0.0):
+        plan.peeked(order.pull_id, 0.001, found=False)
+    assert plan.next_lane(INTERACTIVE, DUE_S, 0.001) is None
+    assert len(plan.peek(UNSEEN_S, 0.001)) == 2
 
 
 def test_a_peek_that_is_never_answered_is_given_up() -> None:
