@@ -9,6 +9,8 @@ What is assumed of them, each point to their advantage:
   models that compete for a device. Taking the longest queue instead gives no more.
 - A batch is bounded by the same predicted milliseconds as Shoal's, which is a bound in tokens.
 - A device changes models at the cost of a batch of its own and no more; all models fit on all devices.
+- Affinity is a placement that fits the demand as it is in the mean over the whole run, known beforehand. In turn is
+  what a Kubernetes Service for each model comes to.
 - A router knows at once what it sent and what came back; its view of it is `age_s` old. 0 is one proxy that sees
   all traffic (nginx `least_conn`, Envoy `LEAST_REQUEST`); 20 to 300 ms are routers that read their servers'
   metrics (those of vLLM and of Kubernetes' inference gateway poll every 50 to 200 ms) or one proxy of several,

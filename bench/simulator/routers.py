@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -23,15 +24,14 @@ class Router(Protocol):
 
 
 class RoundRobin:
-    """The devices in turn, whatever the model."""
+    """The devices in turn, whatever the model; or in turn those that hold the model."""
 
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
-        self._next = -1
+    def __init__(self, devices: int, placement: Sequence[Sequence[int]] | None = None) -> None:
+        self._everywhere = itertools.cycle(range(devices))
+        self._turns = [itertools.cycle(holders) for holders in placement] if placement else None
 
     def choose(self, model: int) -> int:
-        self._next = (self._next + 1) % self._devices
-        return self._next
+        return next(self._turns[model] if self._turns else self._everywhere)
 
     def load(self, device: int, change: int) -> None:
         pass

@@ -63,6 +63,10 @@ def _affinity(age_ms: float) -> System:
     return System(f"affinity, view {age_ms:.0f} ms old", build, is_placed=True)
 
 
+def _affinity_in_turn(scene: Scene, setting: Setting) -> PushFleet:
+    return PushFleet(scene, setting, RoundRobin(setting.devices, placement(scene.demand.shares, setting.devices)))
+
+
 PULL = System("pull", lambda scene, setting: PullFleet(scene, setting, put_backs=False), is_pull=True)
 PULL_WITH_PUT_BACKS = System(
     "pull with put-backs", lambda scene, setting: PullFleet(scene, setting, put_backs=True), is_pull=True
@@ -73,6 +77,7 @@ ROUTERS = (
     *(_least_outstanding(age_ms) for age_ms in VIEWS_MS),
     *(_two_choices(age_ms) for age_ms in VIEWS_MS),
     *(_affinity(age_ms) for age_ms in VIEWS_MS),
+    System("affinity, in turn", _affinity_in_turn, is_placed=True),
 )
 SYSTEMS = (PULL, PULL_WITH_PUT_BACKS, *ROUTERS)
 

@@ -42,8 +42,8 @@ pub const OUTBOX_MESSAGES: usize = 4_096;
 /// Commands that may wait for a task; senders wait above it.
 pub const INBOX_COMMANDS: usize = 1_024;
 
-/// How long a runtime may be silent while it has batches: then it hangs. Workers predict some 0.1 s
-/// for a batch.
+/// How long a runtime may leave the batch unanswered that it has had for longest: then it hangs.
+/// Workers predict some 0.1 s for a batch.
 pub const BATCH_SILENCE: Duration = Duration::from_secs(20);
 /// As long as a runtime may be silent while it loads a model.
 pub const LOAD_SILENCE: Duration = Duration::from_secs(120);

@@ -43,7 +43,8 @@ struct Task {
     loads: Loads,
     suspects: Suspects,
     schedule: Schedule,
-    /// When the runtime was last heard, or was sent something while nothing was awaited of it.
+    /// When the runtime last gave the answer that is due first, or was sent something while nothing
+    /// was awaited of it.
     silent_since: Instant,
     backoff: Backoff,
     progress: watch::Receiver<String>,
@@ -182,8 +183,12 @@ impl Task {
                 self.tell_loading();
             }
             Event::Response(response) => {
-                self.silent_since = Instant::now();
+                let first = self.schedule.first_in_flight();
                 self.heard(response).await;
+                // What it was sent first, it began first: it may answer others beside one that hangs.
+                if first.is_none() || self.schedule.first_in_flight() != first {
+                    self.silent_since = Instant::now();
+                }
             }
             Event::Room => {
                 if self.patience().is_none() {

@@ -33,6 +33,8 @@ const POISON: usize = 13;
 const BAD: usize = 17;
 /// A batch with a row of this length is never answered.
 const HANGING: usize = 19;
+/// A batch with a row of this length is never answered, but others are.
+const STALLING: usize = 29;
 /// A batch with a row of this length takes nearly as long as a runtime may be silent.
 const SLOW: usize = 23;
 /// Loading this one kills the runtime.
@@ -52,6 +54,7 @@ enum Answer {
     Say(Response),
     Die,
     Hang,
+    Nothing,
 }
 
 #[tonic::async_trait]
@@ -79,6 +82,7 @@ impl Runtime for Scripted {
                     }
                     Answer::Die => return,
                     Answer::Hang => return outbox.closed().await,
+                    Answer::Nothing => {}
                 }
             }
         });
@@ -131,6 +135,9 @@ async fn computed(batch: RuntimeBatch) -> Answer {
     }
     if lengths.contains(&HANGING) {
         return Answer::Hang;
+    }
+    if lengths.contains(&STALLING) {
+        return Answer::Nothing;
     }
     if lengths.contains(&BAD) {
         result.error = "a bad row".to_owned();
@@ -469,6 +476,24 @@ async fn a_hanging_runtime_is_ended_and_only_the_item_that_hangs_it_fails() {
     bench.run(&[("c", &[3])]).await;
     bench.done().await;
     assert_eq!(bench.starts(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_hangs_is_noticed_while_others_are_answered() {
+    let mut bench = Bench::ready().await;
+    bench.run(&[("stalls", &[STALLING])]).await;
+    let began = Instant::now();
+    for other in ["a", "b", "c"] {
+        tokio::time::sleep(BATCH_SILENCE / 4).await;
+        bench.run(&[(other, &[3])]).await;
+        assert_eq!(reasons(&bench.done().await)[other], [""]);
+    }
+    assert_eq!(
+        reasons(&bench.done().await)["stalls"],
+        ["RUNTIME_CRASHED"],
+        "it ran again, alone"
+    );
+    assert_eq!(began.elapsed().as_secs(), 2 * BATCH_SILENCE.as_secs());
 }
 
 #[tokio::test(start_paused = true)]

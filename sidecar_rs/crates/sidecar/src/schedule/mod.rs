@@ -65,6 +65,11 @@ impl Schedule {
         !self.in_flight.is_empty()
     }
 
+    /// What was sent before all else that is in flight.
+    pub fn first_in_flight(&self) -> Option<u64> {
+        self.in_flight.keys().min().copied()
+    }
+
     /// The next rows for the runtime, now in flight.
     pub fn next(&mut self, is_ready: impl Fn(&str) -> bool) -> Option<RuntimeBatch> {
         let (solo, index) = self.choose(is_ready)?;
