@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from nats.aio.msg import Msg
-from opentelemetry import metrics
 
 from shoal.work.v1 import work_pb2
 from shoal_common import lanes, limits, logs, stream_page
+from shoal_common.counters import Counter
 from shoal_common.nats_session import ApiError, BrokerTimeout, Session
 
 log = logs.get("dead-letters")
@@ -24,7 +24,7 @@ NO_MESSAGE = (10043, 10057)
 """A sequence between others, and one at the ends."""
 ANY = "*"
 
-_kept = metrics.get_meter("shoal").create_counter("shoal.dead_letters", "{unit}", "Dead letters kept, by reason")
+_kept = Counter("shoal", "shoal.dead_letters", "{unit}", "Dead letters kept, by reason")
 
 
 class Letter(NamedTuple):
@@ -86,7 +86,7 @@ async def keep(
     except (ApiError, BrokerTimeout) as error:
         log.error("a dead letter could not be kept", subject=subject, sequence=sequence, error=str(error))
         return False
-    _kept.add(1, {"reason": reason})
+    _kept.add(1, reason=reason)
     return True
 
 
@@ -122,7 +122,7 @@ async def counts(session: Session) -> Mapping[str, int]:
     """
     request = {"subjects_filter": lanes.dead_letter_subject(ANY, ANY)}
     info = await session.api(f"STREAM.INFO.{lanes.DEAD_LETTER_STREAM}", request)
-    letters: Counter[str] = Counter()
+    letters: collections.Counter[str] = collections.Counter()
     for subject, count in (info["state"].get("subjects") or {}).items():
         letters[_token(subject, 3)] += count
     return letters

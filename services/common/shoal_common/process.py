@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -58,6 +59,7 @@ def run(name: str, settings_type: type[Settings], main: Main[Settings]) -> None:
             print(f"shoal {name}: SHOAL_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}", file=sys.stderr)
         raise SystemExit(2) from None
     logs.configure(name, settings.log_level)
+    gc.freeze()  # Modules stay: nobody looks through them for garbage again and again.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(_supervised(name, settings, main))
     telemetry.flush()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import re
-import uuid
 
 import grpc
 
@@ -11,9 +11,14 @@ METADATA_KEY = "x-request-id"
 _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
+def new() -> str:
+    """An id that is nowhere else: 128 random bits. No secret."""
+    return f"{random.getrandbits(128):032x}"
+
+
 def request_id(asked: object) -> str:
     """What the caller asked for if it is safe to be logged and sent on, else a new id."""
-    return asked if isinstance(asked, str) and _SAFE.fullmatch(asked) else uuid.uuid4().hex
+    return asked if isinstance(asked, str) and _SAFE.fullmatch(asked) else new()
 
 
 def of_call(context: grpc.aio.ServicerContext) -> str:

@@ -17,6 +17,7 @@ from shoal_gateway.results import Waiting
 from shoal_gateway.units import Run
 
 log = logs.get("blob-items")
+NOTHING: contextlib.nullcontext[Mapping[str, Blob]] = contextlib.nullcontext({})
 
 
 class BlobItems:
@@ -37,10 +38,9 @@ class BlobItems:
         """Items of more bytes are blobs; without object storage none that is taken is."""
         return limits.BLOB_ITEM_BYTES if self.has_storage else limits.ITEM_BYTES
 
-    @contextlib.asynccontextmanager
-    async def written(
+    def written(
         self, runs: Mapping[str, Run], waiting: Waiting, deadline_s: float
-    ) -> AsyncIterator[Mapping[str, Blob]]:
+    ) -> contextlib.AbstractAsyncContextManager[Mapping[str, Blob]]:
         """Writes the runs that are blobs while the block has their units published and answered.
 
         Gives the blobs by unit id, their digests computed beside the loop. An item that cannot be written gets its
@@ -48,9 +48,12 @@ class BlobItems:
         answer is removed.
         """
         items = {unit_id: run.items[0] for unit_id, run in runs.items() if run.is_blob}
-        if not items:
-            yield {}
-            return
+        return self._written(items, waiting, deadline_s) if items else NOTHING
+
+    @contextlib.asynccontextmanager
+    async def _written(
+        self, items: Mapping[str, Data], waiting: Waiting, deadline_s: float
+    ) -> AsyncIterator[Mapping[str, Blob]]:
         keys = {unit_id: key_of(ITEMS, unit_id, 0) for unit_id in items}
         writes = [
             asyncio.create_task(self._write(keys[unit_id], item, unit_id, waiting, deadline_s))
@@ -82,4 +85,4 @@ class BlobItems:
             self._cancellations.add(shard_of(waiting.lane), [unit_id], deadline_s - time.monotonic())
             self._removal.add([key])
             return
-        metrics.blob_bytes.add(len(item), {"kind": ITEMS})
+        metrics.blob_bytes.add(len(item), kind=ITEMS)

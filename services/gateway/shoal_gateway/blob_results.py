@@ -48,5 +48,5 @@ class BlobResults:
         except (BlobError, TimeoutError) as error:
             log.error("a result could not be read", key=blob.key, error=str(error))
             return item_faults.lost(item, "result", error)
-        metrics.blob_bytes.add(blob.size_bytes, {"kind": RESULTS})
+        metrics.blob_bytes.add(blob.size_bytes, kind=RESULTS)
         return result

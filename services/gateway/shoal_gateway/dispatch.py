@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal.work.v1 import work_pb2
-from shoal_common import limits
+from shoal_common import limits, request_ids
 from shoal_common.blobs import Blob, Data
 from shoal_common.lanes import shard_of
 from shoal_common.nats_session import Session
@@ -79,7 +78,7 @@ class Dispatch:
         try:
             response = await self._encode(raw, caller, spans)
         except BaseException as error:
-            metrics.rejections.add(1, {"reason": reason(error)})
+            metrics.rejections.add(1, reason=reason(error))
             spans.end(error)
             raise
         spans.end()
@@ -182,5 +181,5 @@ class Dispatch:
 
 def _named(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by the ids of their units, which no other unit in the mesh ever has."""
-    prefix = uuid.uuid4().hex
+    prefix = request_ids.new()
     return {f"{prefix}.{n}": run for n, run in enumerate(runs)}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 
 import grpc
 
-from shoal_common import call_ends, errors, limits
+from shoal_common import call_ends, errors, limits, request_ids
 from shoal_common.request_ids import METADATA_KEY, request_id
 from shoal_common.tokens import Identity
 from shoal_gateway import call_metadata, deadlines, infer_messages, refusals
@@ -45,7 +44,7 @@ class InferStream:
         try:
             self._identity()
         except errors.CallError as error:
-            await call_ends.abort(self._context, error, self._asked_id or uuid.uuid4().hex)
+            await call_ends.abort(self._context, error, self._asked_id or request_ids.new())
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._reading = tasks.create_task(self._read(tasks))
@@ -55,7 +54,7 @@ class InferStream:
             # What grpc does too, as soon as it has noticed.
             raise asyncio.CancelledError from None
         if self._stopping:
-            await call_ends.abort(self._context, refusals.stopping(), self._asked_id or uuid.uuid4().hex)
+            await call_ends.abort(self._context, refusals.stopping(), self._asked_id or request_ids.new())
 
     def stop(self) -> None:
         """Takes no more requests; the stream ends once those that it has are answered."""
@@ -116,4 +115,4 @@ class InferStream:
     def _name(self) -> str:
         """A request's name in errors and logs: the stream's, if it has one, and a number."""
         self._received += 1
-        return f"{self._asked_id}.{self._received}" if self._asked_id else uuid.uuid4().hex
+        return f"{self._asked_id}.{self._received}" if self._asked_id else request_ids.new()

@@ -97,13 +97,16 @@ class Results:
         return list({id(each): each for each in self._by_unit.values() if each.lane == lane}.values())
 
     async def _on_message(self, msg: Msg) -> None:
-        # Confirmed whatever it holds: a result that nobody knows here must not be sent again.
+        self._take(msg.data)
+        # Confirmed whatever it held: a result that nobody knows here must not be sent again.
         if msg.reply:
             await self._session.send(msg.reply)
+
+    def _take(self, message: bytes) -> None:
         try:
-            batch = work_pb2.ResultBatch.FromString(msg.data)
+            batch = work_pb2.ResultBatch.FromString(message)
         except DecodeError:
-            log.error("a result message is malformed", message_bytes=len(msg.data))
+            log.error("a result message is malformed", message_bytes=len(message))
             return
         for result in batch.results:
             waiting = self._by_unit.get(result.unit_id)

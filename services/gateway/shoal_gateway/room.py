@@ -26,7 +26,7 @@ class Room:
         """
         if size > self._free_bytes:
             error = refusals.full()
-            metrics.rejections.add(1, {"reason": error.reason})
+            metrics.rejections.add(1, reason=error.reason)
             raise error
         self._free_bytes -= size
         try:

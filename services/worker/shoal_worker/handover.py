@@ -61,7 +61,7 @@ class Handover:
                 if unit.pulled_s < now_s - limits.IN_PROGRESS_PERIOD_S:
                     self._acks.in_progress(unit)  # Nobody knows when its last owner said so.
                 if getattr(grant, "from") != self._worker:
-                    metrics.put_backs.add(1, {"kind": "from_sibling"})
+                    metrics.put_backs.add(1, kind="from_sibling")
         if released:
             self._release(released)
         return taken
@@ -69,7 +69,7 @@ class Handover:
     def taken(self, taken: sidecar_pb2.Taken) -> None:
         """Units are a sibling's: it answers and acks them."""
         if left := self._forget(taken.unit_ids):
-            metrics.put_backs.add(left, {"kind": "to_sibling"})
+            metrics.put_backs.add(left, kind="to_sibling")
 
     def not_owned(self, not_owned: sidecar_pb2.NotOwned) -> None:
         """Units of an offer or a return that are not this worker's: whose they are, answers them."""

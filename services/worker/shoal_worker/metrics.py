@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from opentelemetry import metrics
 
-_meter = metrics.get_meter("shoal")
+from shoal_common.counters import Counter
+
+METER = "shoal"
+_meter = metrics.get_meter(METER)
 
 queue_age_ms = _meter.create_histogram("shoal.worker.queue_age", "ms", "Age of a unit when its batch was sent")
 batch_tokens = _meter.create_histogram("shoal.worker.batch_tokens", "{token}", "Tokens of a batch")
@@ -17,5 +20,5 @@ cost_error = _meter.create_histogram(
 )
 busy_share = _meter.create_gauge("shoal.worker.busy_share", "1", "Share of the last period with a batch running")
 tokens_per_second = _meter.create_gauge("shoal.worker.tokens_per_second", "{token}/s", "Tokens computed")
-put_backs = _meter.create_counter("shoal.worker.put_backs", "{unit}", "Units that changed hands, by kind")
-units = _meter.create_counter("shoal.worker.units", "{unit}", "Units let go, by outcome")
+put_backs = Counter(METER, "shoal.worker.put_backs", "{unit}", "Units that changed hands, by kind")
+units = Counter(METER, "shoal.worker.units", "{unit}", "Units let go, by outcome")

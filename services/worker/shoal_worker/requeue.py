@@ -99,7 +99,7 @@ class Requeue:
             self._stay(unit)
         else:
             self._acks.ack(unit.ack_subject)
-            metrics.put_backs.add(1, {"kind": "to_queue"})
+            metrics.put_backs.add(1, kind="to_queue")
         finally:
             self._publishing -= 1
             self._settled()

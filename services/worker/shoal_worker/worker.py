@@ -164,7 +164,7 @@ class Worker:
             elif judgement.fate is Fate.ACK:
                 self._acks.ack(delivery.ack_subject)
                 self._remove_blobs(judgement.unit)
-                metrics.units.add(1, {"outcome": judgement.reason})
+                metrics.units.add(1, outcome=judgement.reason)
             elif judgement.fate is Fate.DEAD:
                 self._group.create_task(self._bury(message, judgement))
         self._admit(taken)
@@ -463,7 +463,7 @@ class Worker:
         for unit in units:
             self._acks.ack(unit.ack_subject)
             self._remove_blobs(unit)
-        metrics.units.add(len(units), {"outcome": outcome})
+        metrics.units.add(len(units), outcome=outcome)
 
     def _result(self, unit: HeldUnit, **fields) -> work_pb2.UnitResult:
         fields.setdefault("attempt", unit.deliveries)
@@ -496,7 +496,7 @@ class Worker:
                     self._spans.confirmed(unit)
         outcomes = Counter("orphaned" if unit.orphaned else "done" for unit in units)
         for outcome, count in outcomes.items():
-            metrics.units.add(count, {"outcome": outcome})
+            metrics.units.add(count, outcome=outcome)
         self._progress.set()
 
     async def _bury(self, message: Pulled, judgement: Judgement) -> None:
@@ -506,7 +506,7 @@ class Worker:
         unit, error = judgement.unit, judgement.error
         if unit is None or error is None:
             self._acks.term(message.delivery.ack_subject)
-            metrics.units.add(1, {"outcome": judgement.reason})
+            metrics.units.add(1, outcome=judgement.reason)
             return
         status = error.status(unit.request_id).SerializeToString()
         self._answer([(unit, self._result(unit, error=status))])
