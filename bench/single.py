@@ -13,10 +13,10 @@ from collections import defaultdict
 from bench import load, mesh, report, texts
 from bench.bare import Bare
 
-BAR_MS = 5.0
-ROUNDS = 5
-SECONDS = 3.0
-COUNT = 150
+BAR_MS = 4.0
+ROUNDS = 10
+SECONDS = 1.5
+COUNT = 80
 
 
 def main() -> None:

@@ -242,6 +242,18 @@ async def test_a_unit_has_one_owner(sidecar: Sidecar) -> None:
         assert list((await owner.next("batch_refused")).not_owned) == ["u", "v"]
 
 
+async def test_messages_that_come_in_one_write_are_obeyed_in_order(sidecar: Sidecar) -> None:
+    async with attached(sidecar, "bundle") as worker:
+        sent = unit("bundled", ["fish"])
+        admit = sidecar_pb2.Admit(units=[sidecar_pb2.AdmitUnit(unit=sent.SerializeToString(), deliveries=1)])
+        runs = [sidecar_pb2.RunBatch(batch_id=batch_id, unit_ids=[sent.id]) for batch_id in (7, 8)]
+        await worker.send(admit=admit, more=[sidecar_pb2.AttachRequest(run_batch=run) for run in runs])
+        assert (await worker.next("batch_refused")).batch_id == 8, "it runs already"
+        done = await worker.next("batch_done")
+        assert done.batch_id == 7
+        assert_like_reference(done.units[0], ["fish"])
+
+
 async def test_a_restarted_worker_finds_its_units_and_its_runtime(sidecar: Sidecar) -> None:
     async with attached(sidecar, "restart") as before:
         await before.admit(unit("kept", ["fish"]))

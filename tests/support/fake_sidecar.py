@@ -146,7 +146,7 @@ class FakeSidecar(sidecar_pb2_grpc.SidecarServiceServicer):
         self, requests, responses: asyncio.Queue, group: asyncio.TaskGroup, running: set[asyncio.Task[None]]
     ) -> None:
         worker = ""
-        async for request in requests:
+        async for request in _each(requests):
             match request.WhichOneof("message"):
                 case "hello":
                     worker = request.hello.worker
@@ -257,6 +257,14 @@ class FakeSidecar(sidecar_pb2_grpc.SidecarServiceServicer):
             now_ns = time.time_ns()
             done.spans.add(name="forward", start_unix_ns=started_ns, end_unix_ns=now_ns)
         responses.put_nowait(sidecar_pb2.AttachResponse(batch_done=done))
+
+
+async def _each(requests: AsyncIterator[sidecar_pb2.AttachRequest]) -> AsyncIterator[sidecar_pb2.AttachRequest]:
+    """Requests and those that came with them."""
+    async for request in requests:
+        yield request
+        for more in request.more:
+            yield more
 
 
 def _content(item: sidecar_pb2.FetchedItem, blob: work_pb2.Blob) -> bytes:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Iterable, Iterator
 from typing import Protocol
 
 import grpc
 
 from shoal.sidecar.v1 import sidecar_pb2, sidecar_pb2_grpc
-from shoal_common import grpc_server, logs
+from shoal_common import grpc_server, limits, logs
 
 log = logs.get("attach")
 RECONNECT_S = 0.1
 WELCOME_S = 5.0
+BUNDLE_BYTES = 64 * limits.KIB
+"""Of messages that are one write: larger ones gain nothing."""
 
 
 class Listener(Protocol):
@@ -99,11 +102,33 @@ class Attach:
             await self._filled.wait()
             self._filled.clear()
             requests, self._requests = self._requests, []
-            for request in requests:
-                await call.write(request)
-                written = self._written.pop(id(request), None)
+            for first, more in _bundles(requests, self._written):
+                first.more.extend(more)
+                await call.write(first)
+                written = self._written.pop(id(first), None)
                 if written is not None and not written.done():
                     written.set_result(None)
+
+
+def _bundles(
+    requests: Iterable[sidecar_pb2.AttachRequest], apart: Container[int]
+) -> Iterator[tuple[sidecar_pb2.AttachRequest, list[sidecar_pb2.AttachRequest]]]:
+    """Requests as they are written, each with those that go with it: a write takes longer than what small ones say.
+
+    Those whose identities are in `apart` go alone.
+    """
+    first, more, size = None, [], 0
+    for request in requests:
+        is_apart = id(request) in apart
+        size += BUNDLE_BYTES if is_apart else request.ByteSize()
+        if first is not None and size <= BUNDLE_BYTES:
+            more.append(request)
+            continue
+        if first is not None:
+            yield first, more
+        first, more, size = request, [], BUNDLE_BYTES if is_apart else request.ByteSize()
+    if first is not None:
+        yield first, more
 
 
 def _is_ending() -> bool:

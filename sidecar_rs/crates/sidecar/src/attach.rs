@@ -1,5 +1,6 @@
 //! A worker's stream, read message by message.
 
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -92,16 +93,16 @@ impl Stream {
                     return Status::unavailable("the sidecar is shutting down");
                 }
             };
-            let obeyed = match request {
-                Ok(Some(AttachRequest {
-                    message: Some(message),
-                })) => self.obey(message).await,
-                Ok(Some(AttachRequest { message: None })) => Ok(()),
+            let AttachRequest { message, more } = match request {
+                Ok(Some(request)) => request,
                 Ok(None) => return Status::ok("the worker ended it"),
                 Err(status) => return status,
             };
-            if let Err(error) = obeyed {
-                return Status::unavailable(error.to_string());
+            let next = more.into_iter().map(|request| request.message);
+            for message in iter::once(message).chain(next).flatten() {
+                if let Err(error) = self.obey(message).await {
+                    return Status::unavailable(error.to_string());
+                }
             }
         }
     }

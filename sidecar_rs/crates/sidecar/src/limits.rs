@@ -42,6 +42,9 @@ pub const OUTBOX_MESSAGES: usize = 4_096;
 /// Commands that may wait for a task; senders wait above it.
 pub const INBOX_COMMANDS: usize = 1_024;
 
+/// Rows whose results are written at once; more are written by another thread.
+pub const ROWS_AT_ONCE: usize = 8;
+
 /// How long a runtime may leave the batch unanswered that it has had for longest: then it hangs.
 /// Workers predict some 0.1 s for a batch.
 pub const BATCH_SILENCE: Duration = Duration::from_secs(20);

@@ -21,7 +21,7 @@ use super::suspects::Suspects;
 use crate::backoff::Backoff;
 use crate::batch::Batch;
 use crate::hold::Hold;
-use crate::limits::{BATCH_SILENCE, LOAD_SILENCE};
+use crate::limits::{BATCH_SILENCE, LOAD_SILENCE, ROWS_AT_ONCE};
 use crate::model::{Catalogue, Model, ModelError};
 use crate::outbox::Outbox;
 use crate::post;
@@ -363,15 +363,21 @@ impl Task {
         }));
     }
 
-    /// Writes the results beside inference. The units are forgotten before the worker hears of them,
+    /// Writes the results, beside inference where that takes longer than a thread takes to wake. The units are forgotten before the worker hears of them,
     /// so that a copy that it is delivered afterwards is new.
     async fn answer(&mut self, batch: Batch) {
         self.hold.finish(batch.key, batch.unit_ids()).await;
         let runtime = self.runtime.name();
-        tokio::task::spawn_blocking(move || {
+        let rows = batch.rows.len();
+        let write = move || {
             let outbox = batch.outbox.clone();
             outbox.send(Message::BatchDone(post::answer(batch, runtime)));
-        });
+        };
+        if rows <= ROWS_AT_ONCE {
+            write();
+        } else {
+            tokio::task::spawn_blocking(write);
+        }
     }
 
     fn tell(&self, digest: &str) {
