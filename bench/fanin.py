@@ -6,7 +6,7 @@ import statistics
 
 from bench import load, mesh, report, texts
 
-BAR = 0.6
+BAR = 0.75
 ROUNDS = 3
 SECONDS = 8.0
 CALLERS = 64

@@ -10,7 +10,7 @@ import statistics
 from bench import load, mesh, report, texts
 from bench.bare import Bare
 
-BAR = 0.85
+BAR = 0.92
 CPU_BUDGET_CORES = 0.1
 ROUNDS = 3
 SECONDS = 8.0

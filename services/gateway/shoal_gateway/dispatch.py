@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shoal.scheduler.v1 import scheduler_pb2
 from shoal.work.v1 import work_pb2
-from shoal_common import limits, request_ids
+from shoal_common import errors, limits, request_ids
 from shoal_common.blobs import Blob, Data
 from shoal_common.lanes import shard_of
 from shoal_common.nats_session import Session
@@ -133,17 +133,17 @@ class Dispatch:
         self._results.expect(waiting)
         turns = pace.enter(waiting)
         sending = Sending(self._session, waiting, units, turns)
+        late = asyncio.get_running_loop().call_later(deadline_s - time.monotonic(), waiting.expire)
         try:
-            async with asyncio.timeout(deadline_s - time.monotonic()):
-                await sending.run(deadline_s, spans)
-                spans.stage("wait")
-                error = await waiting.done
+            await sending.run(deadline_s, spans)
+            spans.stage("wait")
+            error = await waiting.done
+            if waiting.is_late:
+                error = self._too_late(sending, waiting, caller)
         except TimeoutError:
-            if sending.is_queue_away:
-                raise publishing.away() from None
-            lane = self._lane_states.get(waiting.lane)
-            raise admission.too_late(lane, waiting.model, caller.budget_s) from None
+            error = self._too_late(sending, waiting, caller)
         finally:
+            late.cancel()
             self._results.forget(waiting)
             if turns is not None:
                 turns.leave()
@@ -152,6 +152,12 @@ class Dispatch:
                 self._cancellations.add(shard_of(waiting.lane), unanswered, deadline_s - time.monotonic())
         if error is not None:
             raise error
+
+    def _too_late(self, sending: Sending, waiting: Waiting, caller: Caller) -> errors.CallError:
+        """Why there was no answer by the deadline."""
+        if sending.is_queue_away:
+            return publishing.away()
+        return admission.too_late(self._lane_states.get(waiting.lane), waiting.model, caller.budget_s)
 
     def _units(
         self,

@@ -32,6 +32,8 @@ class Waiting:
         self.on_answer: Callable[[str], None] | None = None
         """Told the id of each unit that is answered; it may be told twice."""
         self.done: asyncio.Future[errors.CallError | None] = asyncio.get_running_loop().create_future()
+        self.is_late = False
+        """Whether it ended without an answer because its time was over."""
 
     def take(self, result: work_pb2.UnitResult) -> None:
         """A result of one of its units; none counts once it is done."""
@@ -57,6 +59,12 @@ class Waiting:
         complete = self.answer.give_up(unit_id, result)
         self._tell(unit_id)
         if complete:
+            self.done.set_result(None)
+
+    def expire(self) -> None:
+        """Ends it, unless it has ended: its time is over."""
+        if not self.done.done():
+            self.is_late = True
             self.done.set_result(None)
 
     def _tell(self, unit_id: str) -> None:
