@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -17,27 +16,15 @@ from nats.aio.msg import Msg
 from shoal.v1 import inference_pb2 as pb
 from shoal.work.v1 import work_pb2
 from shoal_common import lanes, limits, registry_state
-from shoal_common.nats_session import Session, connected_session
-from shoal_common.process import Stop
+from shoal_common.nats_session import Session
 from shoal_supervisor.embedded import EmbeddedMesh
+from tests.support.broker import session_of
 from tests.support.raw import RawClient
 from tests.support.until import until
 from tests.unit.common.fake_collector import FakeCollector
 
 UNITS = 5
 REQUEST = pb.EncodeRequest(model="minilm", items=[pb.Item(text="nobody waits for this")])
-
-
-class Broker(NamedTuple):
-    """The embedded broker, as a session needs it."""
-
-    nats_url: str
-    nats_token: str
-
-    @classmethod
-    def of(cls, mesh: EmbeddedMesh) -> Broker:
-        kept = json.loads((mesh.folder.broker / "access.json").read_text())
-        return cls(f"nats://127.0.0.1:{kept['port']}", kept["token"])
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +91,7 @@ class Stage(NamedTuple):
 
 @pytest.fixture
 async def stage(mesh: EmbeddedMesh, collector: FakeCollector) -> AsyncIterator[Stage]:
-    async with connected_session(Broker.of(mesh), "test", Stop()) as session:
+    async with session_of(mesh) as session:
         yield Stage(mesh, collector, session)
 
 

@@ -15,12 +15,11 @@ import pytest
 
 from shoal.v1 import inference_pb2 as pb
 from shoal_common import lanes, registry_state
-from shoal_common.nats_session import Session, connected_session
-from shoal_common.process import Stop
+from shoal_common.nats_session import Session
 from shoal_supervisor import usage
 from shoal_supervisor.embedded import EmbeddedMesh
-from tests.chaos.test_unwanted_work import Broker
 from tests.support import reference, texts
+from tests.support.broker import session_of
 from tests.support.load import TOLERANCE, CheckedLoad
 from tests.support.raw import RawClient
 from tests.support.until import until
@@ -107,7 +106,7 @@ class Stage(NamedTuple):
 @pytest.fixture
 async def stage(mesh: EmbeddedMesh, collector: PutBacks) -> AsyncIterator[Stage]:
     mesh.wait_whole()
-    async with connected_session(Broker.of(mesh), "test", Stop()) as session:
+    async with session_of(mesh) as session:
         (model,) = registry_state.decode(await registry_state.bucket(session).read()).models
         with grpc.insecure_channel(mesh.address) as channel:
             yield Stage(mesh, collector, session, RawClient(channel), model.lane.token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -87,21 +88,23 @@ class CheckedLoad:
                 self.failed.append(Failure(refusal.code.name, refusal.text, time.monotonic() - started))
             self._stop.wait(0.05)
             return
-        problem = self._problem(response, picks)
+        wrong = problem(response, picks, self._expected)
         with self._lock:
-            if problem:
-                self.wrong.append(problem)
+            if wrong:
+                self.wrong.append(wrong)
             else:
                 self.answered += 1
                 self._lock.notify_all()
 
-    def _problem(self, response: pb.EncodeResponse, picks: list[int]) -> str:
-        if [result.id for result in response.results] != [str(n) for n in picks]:
-            return f"ids {[result.id for result in response.results]} for {picks}"
-        for result, n in zip(response.results, picks, strict=True):
-            if result.status.code:
-                return f"item {n}: {result.status.reason} {result.status.message}"
-            off = float(np.abs(np.frombuffer(result.dense.data, "<f4") - self._expected[n]).max())
-            if not off <= TOLERANCE:
-                return f"item {n} is off by {off}"
-        return ""
+
+def problem(response: pb.EncodeResponse, picks: Sequence[int], expected: np.ndarray) -> str:
+    """What is wrong with the answer for texts that are rows of `expected` and have their numbers for ids; else ""."""
+    if [result.id for result in response.results] != [str(n) for n in picks]:
+        return f"ids {[result.id for result in response.results]} for {picks}"
+    for result, n in zip(response.results, picks, strict=True):
+        if result.status.code:
+            return f"item {n}: {result.status.reason} {result.status.message}"
+        off = float(np.abs(np.frombuffer(result.dense.data, "<f4") - expected[n]).max())
+        if not off <= TOLERANCE:
+            return f"item {n} is off by {off}"
+    return ""

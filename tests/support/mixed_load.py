@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 import grpc
-import numpy as np
 
 from shoal.v1 import inference_pb2 as pb
 from tests.support import reference, texts
+from tests.support.load import problem
 from tests.support.raw import RawClient, Refusal
 
-TOLERANCE = 1e-4
 DEADLINE_S = 30.0
 LATE_S = 5.0
 """A call that ends so long after its deadline has hung."""
@@ -175,24 +174,13 @@ class MixedLoad:
                 self.untyped.append(f"{code}: {text}")
 
     def _checked(self, response: pb.EncodeResponse, picks: list[int]) -> None:
-        problem = self._problem(response, picks)
+        wrong = problem(response, picks, self._expected)
         with self._lock:
-            if problem:
-                self.wrong.append(problem)
+            if wrong:
+                self.wrong.append(wrong)
             else:
                 self.answered += 1
                 self._lock.notify_all()
-
-    def _problem(self, response: pb.EncodeResponse, picks: list[int]) -> str:
-        if [result.id for result in response.results] != [str(n) for n in picks]:
-            return f"ids {[result.id for result in response.results]} for {picks}"
-        for result, n in zip(response.results, picks, strict=True):
-            if result.status.code:
-                return f"item {n}: {result.status.reason} {result.status.message}"
-            off = float(np.abs(np.frombuffer(result.dense.data, "<f4") - self._expected[n]).max())
-            if not off <= TOLERANCE:
-                return f"item {n} is off by {off}"
-        return ""
 
 
 def grpc_name(number: int) -> str:
