@@ -21,7 +21,7 @@ by then. The idler the device has been, the longer: a device that is idle for a 
 WAIT_SPREAD = 0.25
 """Waiting pulls are served in the order in which they came: were those of a worker renewed together, it would be
 first in all lanes, and be given work of each."""
-WAITS_PER_S = 1_000
+WAITS_PER_S = 100
 """At most so many waiting pulls a second while idle."""
 IDLE_WEIGHT = 0.3
 """Of one idle spell in their mean."""
