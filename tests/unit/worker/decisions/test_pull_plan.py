@@ -69,10 +69,11 @@ def test_waiting_pulls_are_short_where_the_device_is_idle_for_a_moment_only() ->
         for order in orders:
             plan.ended(order.pull_id, empty=True, now_s=now_s + 0.02)
     assert WAIT_SPREAD * WAIT_S <= lengths[0] <= WAIT_S
-    assert lengths[-1] < 0.012
-    many = plan_of(*(f"lane-{number}" for number in range(64)))
+    assert lengths[-1] <= max(0.012, 2 / WAITS_PER_S)
+    many = plan_of(*(f"lane-{number}" for number in range(8)))
     many._idle_s = 0.0
-    assert min(order.expires_s for order in many.wait(0.0)) >= WAIT_SPREAD * 128 / WAITS_PER_S
+    lengths = [order.expires_s for order in many.wait(0.0)]
+    assert WAIT_SPREAD * 16 / WAITS_PER_S <= min(lengths) <= max(lengths) <= 16 / WAITS_PER_S < WAIT_S
 
 
 def test_waiting_pulls_of_a_worker_do_not_end_together() -> None:
