@@ -45,11 +45,10 @@ class Bare:
             for streams, threads in CONFIGURATIONS
         }
 
-    def single_ms(self, lengths: str, seed: int, count: int, pause_ms: float) -> list[float]:
-        """Milliseconds of single forwards with all threads, each after a pause."""
-        return self._ask({"ask": "single", "lengths": lengths, "seed": seed, "count": count, "pause_ms": pause_ms})[
-            "ms"
-        ]
+    def single_ms(self, lengths: str, first: int, count: int, pause_ms: float) -> list[float]:
+        """Milliseconds of single forwards of the texts from `first` on, with all threads, each after a pause."""
+        question = {"ask": "single", "lengths": lengths, "seed": 0, "first": first, "count": count}
+        return self._ask({**question, "pause_ms": pause_ms})["ms"]
 
     def _ask(self, question: dict) -> dict:
         assert self._process.stdin and self._process.stdout
@@ -114,7 +113,7 @@ def _serve() -> None:
     def single(question: dict) -> dict:
         def forwards() -> list[float]:
             measured = []
-            for ids, lengths in batches(question, 1)[: question["count"]]:
+            for ids, lengths in batches(question, 1)[question["first"] :][: question["count"]]:
                 time.sleep(question["pause_ms"] / 1000)
                 started = time.perf_counter()
                 encoder.forward(ids, lengths)

@@ -151,6 +151,8 @@ class Machine(RuleBasedStateMachine):
     def take(self, number: int) -> None:
         while number in self.workers and self.queue:
             worker, unit = self.workers[number], self.queue.popleft()
+            if unit in worker.held:
+                continue  # It knows it: of its deliveries the newest counts.
             worker.held.add(unit)
             worker.to_exchange.append(("admit", unit))
 
