@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
-from bench.simulator import knee, plots, trial
+from bench.simulator import demand, knee, plots, trial
 from bench.simulator.record import BAR_MS
 from bench.simulator.setting import BATCH_BOUND_MS, Setting
 from bench.simulator.trial import PULL, PULL_WITH_PUT_BACKS, ROUTERS, SYSTEMS
@@ -96,8 +96,8 @@ def main() -> None:
         ),
         over_best_by_case=ratios,
         never_below_the_best=all(ratio["over_best_router"] >= 1 for ratio in ratios.values()),
-        busy_share_at_knee=at_knee["busy_share"],
-        batch_fill_at_knee=at_knee["batch_ms"] / BATCH_BOUND_MS,
+        busy_share_at_knee=at_knee.get("busy_share"),
+        batch_fill_at_knee=at_knee.get("batch_ms", 0.0) / BATCH_BOUND_MS,
         scaling=scaling,
         bar_ms=BAR_MS,
         batch_bound_ms=BATCH_BOUND_MS,
@@ -108,15 +108,10 @@ def main() -> None:
 def _cases(trace: str, *, quick: bool) -> dict[str, tuple[Setting, str]]:
     settings = {name: (CASES[name], "") for name in (QUICK_CASES if quick else CASES)}
     if trace:
-        settings["trace"] = (Setting(models=_models_in(trace)), trace)
+        settings["trace"] = (Setting(models=demand.models_in(trace)), trace)
     if quick:
         settings = {name: (replace(setting, seconds=QUICK_S), path) for name, (setting, path) in settings.items()}
     return settings
-
-
-def _models_in(trace: str) -> int:
-    demand = knee.demand_at(Setting(seconds=1e9), 1.0, 0, trace)
-    return len(demand.shares)
 
 
 def _table(pool: Any, cases: dict[str, tuple[Setting, str]], systems: Sequence[str], options: Any) -> dict[str, dict]:
@@ -155,7 +150,7 @@ def _scaling(pool: Any, options: Any) -> dict[str, Any]:
     report.say(f"scaling: { {devices: row['load'] for devices, row in rows.items()} }")
     least, most = fleets[0], fleets[-1]
     return {
-        "linear": rows[most]["texts_per_s"] / rows[least]["texts_per_s"] / (most / least),
+        "linear": rows[most]["texts_per_s"] / max(rows[least]["texts_per_s"], 1e-9) / (most / least),
         "by_devices": {devices: rows[devices] for devices in fleets},
     }
 
@@ -189,8 +184,8 @@ def _search(task: Task) -> dict[str, float]:
         found = knee.find(system, task.setting, task.seed, task.grid, task.trace)
         load, outcome = found.load, found.outcome
     else:
-        demand = knee.demand_at(task.setting, task.load, task.seed, task.trace)
-        load, outcome = task.load, trial.run(system, task.setting, demand, task.seed, bar_ms=float("inf")).outcome
+        asked = knee.demand_at(task.setting, task.load, task.seed, task.trace)
+        load, outcome = task.load, trial.run(system, task.setting, asked, task.seed, bar_ms=float("inf")).outcome
     return {"load": load, **(asdict(outcome) if outcome else {"texts_per_s": 0.0})}
 
 

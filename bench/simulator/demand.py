@@ -62,13 +62,21 @@ def poisson(law: str, models: int, texts_per_s: float, seconds: float, seed: int
     return _with_lengths(arrivals_s, chosen, models, _lengths(rng, count), rng)
 
 
+def models_in(path: str) -> int:
+    """How many models a trace has."""
+    return 1 + max(model for _, model, _ in _rows(path))
+
+
+def _rows(path: str) -> list[tuple[float, int, int]]:
+    with Path(path).open(newline="") as file:
+        return [(float(row["second"]), int(row["model"]), int(row["tokens"])) for row in csv.DictReader(file)]
+
+
 def replay(path: str, texts_per_s: float, seconds: float, seed: int) -> Demand:
     """A trace: a CSV file with the columns second, model (a number from 0) and tokens; repeated and stretched
     so that it has `texts_per_s` in the mean."""
     rng = np.random.default_rng([seed, 3])
-    with Path(path).open(newline="") as file:
-        rows = [(float(row["second"]), int(row["model"]), int(row["tokens"])) for row in csv.DictReader(file)]
-    rows.sort()
+    rows = sorted(_rows(path))
     start_s = rows[0][0]
     length_s = (rows[-1][0] - start_s) * len(rows) / max(1, len(rows) - 1)
     stretch = len(rows) / length_s / texts_per_s

@@ -179,7 +179,9 @@ class Worker:
         self._over: set[HeldUnit] = set()
 
     def _deliver_again(self, unit: HeldUnit) -> None:
-        """The broker heard no ack and no sign of work on a unit in time."""
+        """The broker heard no ack and no sign of work on a unit in time, unless it did."""
+        if self._fleet.scene.record.is_over(int(unit.id)):
+            return  # Whoever took it over has acked it.
         owner = self.machine.exchange.owner(unit.id) if self._fleet.put_backs else None
         if owner is not None and owner in self.machine.workers:
             return  # Whoever has it now says that it is worked on.

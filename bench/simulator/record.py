@@ -63,6 +63,10 @@ class Record:
             self._late()
         self._one_less()
 
+    def is_over(self, index: int) -> bool:
+        """Whether a text was answered, or has expired."""
+        return self._over_s[index] > 0
+
     def expired(self, index: int) -> None:
         """A text's deadline passed before it ran."""
         if not self._over_s[index]:

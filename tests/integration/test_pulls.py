@@ -184,9 +184,13 @@ async def test_siblings_hear_of_a_drain_and_the_drainer_does_not(server: NatsSer
 
         await until(told)
         assert their_ears.notes[0] == note
-        heard = len(their_ears.notes)
         theirs.follow([])
+        await until(lambda: not theirs._notes._subscriptions)
+        await other.nc.flush()
+        heard = len(their_ears.notes)
+        mine.tell(note)
         theirs.tell(note)
         await until(lambda: my_ears.notes)
         assert my_ears.notes == [note]
-        assert heard >= 1
+        await other.nc.flush()
+        assert len(their_ears.notes) == heard, "they do not follow the lane any more"

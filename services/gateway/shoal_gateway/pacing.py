@@ -33,7 +33,7 @@ class Rates(NamedTuple):
     window_tokens: float
     """May be published and not answered."""
     contested_tokens: float
-    """The same while tenants meet."""
+    """The same while a tenant beyond its share meets one within it."""
     tokens_per_s: float
     """What the lane's workers do in full batches; 0 when it is not known."""
     ms_per_token: float

@@ -105,10 +105,12 @@ class Results:
         return list({id(each): each for each in self._by_unit.values() if each.lane == lane}.values())
 
     async def _on_message(self, msg: Msg) -> None:
-        self._take(msg.data)
-        # Confirmed whatever it held: a result that nobody knows here must not be sent again.
-        if msg.reply:
-            await self._session.send(msg.reply)
+        try:
+            self._take(msg.data)
+        finally:
+            # Confirmed whatever it held: a result that nobody knows here must not be sent again.
+            if msg.reply:
+                await self._session.send(msg.reply)
 
     def _take(self, message: bytes) -> None:
         try:

@@ -46,4 +46,13 @@ def best(lanes: Mapping[str, Guess], news: News, due_s: float, now_s: float, rng
     looks = len(known) * LOOKED_AT / max(1.0, news.drains_per_s * NEWS_S / CHOOSERS)
     if looks >= 1 and news.told >= WELL_INFORMED:
         return max(rng.sample(known, round(looks)), key=rank)
-    return rng.choices(known, [lanes[lane].rate or 1.0 for lane in known])[0]
+    mean = sum(lanes[lane].rate for lane in known) / len(known) or 1.0
+    return rng.choices(known, [_weight(lanes[lane], mean, due_s, now_s) for lane in known])[0]
+
+
+def _weight(guess: Guess, mean: float, due_s: float, now_s: float) -> float:
+    """A lane's weight in a draw: its rate. One that is due, or was never drained, has at least the mean: a rare
+    message must not wait for busy lanes for ever."""
+    if guess.rate and guess.age_s(now_s) <= due_s:
+        return guess.rate
+    return max(guess.rate, mean)

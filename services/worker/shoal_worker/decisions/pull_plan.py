@@ -22,7 +22,7 @@ WAIT_SPREAD = 0.25
 """Waiting pulls are served in the order in which they came: were those of a worker renewed together, it would be
 first in all lanes, and be given work of each."""
 WAITS_PER_S = 100
-"""At most so many waiting pulls a second while idle."""
+"""About so many waiting pulls a second while idle, as long as their lanes are few: longest waits are `WAIT_S`."""
 IDLE_WEIGHT = 0.3
 """Of one idle spell in their mean."""
 GRACE_S = 0.5
@@ -83,6 +83,8 @@ class _Source:
     asked_s: float = float("-inf")
     """When something was last learnt of it by a pull."""
     paused_until_s: float = float("-inf")
+    peek_from_s: float = float("-inf")
+    """Not peeked at before: the last peek could not tell."""
     pending: int | None = None
     """Messages left when it last delivered; None before."""
     empty_from_s: float = float("inf")
@@ -133,7 +135,7 @@ class PullPlan:
     def next_lane(self, work_class: str, due_s: float, now_s: float) -> str | None:
         """The lane that is to be drained next, of those in which work is believed to wait."""
         lanes = {source.lane: source.guess for source in self._of(work_class, now_s) if source.waiting is None}
-        return lane_choice.best(lanes, self._loudness.news, due_s, now_s, self._rng)
+        return lane_choice.best(lanes, self._loudness.news(now_s), due_s, now_s, self._rng)
 
     def unseen_lane(self, work_class: str, now_s: float) -> str | None:
         """The lane of which nothing was learnt for longest; None when all were asked a moment ago. Ties at random."""
@@ -170,6 +172,7 @@ class PullPlan:
             and source.waiting is None
             and self._is_open(source, now_s)
             and now_s - source.asked_s >= unseen_s[source.work_class]
+            and now_s >= source.peek_from_s
             and source.guess.fill(now_s) < 1
         ]
         unseen.sort(key=lambda source: (source.asked_s, self._rng.random()))
@@ -241,7 +244,9 @@ class PullPlan:
         if source is None:
             return
         source.peeking = None
-        if found:
+        if not found:
+            source.peek_from_s = now_s + DRY_S
+        else:
             source.asked_s = now_s
             source.empty_from_s = float("inf")
             source.guess.seen(now_s)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from shoal_worker.decisions import lane_choice
-from shoal_worker.decisions.drain_notes import HEARD_PER_S, PERIOD_S, Loudness
+from shoal_worker.decisions.drain_notes import HEARD_PER_S, PERIOD_S, QUIET, Loudness
 from shoal_worker.decisions.lane_choice import CHOOSERS, NEWS_S, News
 from shoal_worker.decisions.lane_guess import Guess
 
@@ -100,6 +100,11 @@ def test_by_chance_lanes_go_by_their_share_of_the_demand() -> None:
     assert drawn(lanes, News(drains_per_s=0.0, told=0.1))["hot"] == pytest.approx(360, abs=30)
 
 
+def test_by_chance_too_a_lane_that_is_due_has_its_turn() -> None:
+    lanes = {**{name: lane(5, rate=1500.0) for name in "abcdefg"}, "rare": lane(1, since_s=0.1, rate=0.1)}
+    assert drawn(lanes, News(drains_per_s=0.0, told=0.1))["rare"] == pytest.approx(400 / 9, abs=25)
+
+
 def test_workers_tell_less_the_more_they_hear_and_all_again_when_it_is_quiet() -> None:
     loud = Loudness(random.Random(1))
     now_s = 0.0
@@ -111,11 +116,14 @@ def test_workers_tell_less_the_more_they_hear_and_all_again_when_it_is_quiet() -
             loud.heard(now_s)
 
     hear(HEARD_PER_S / 2, 2 * PERIOD_S)
-    assert loud.news.told == 1.0 and loud.tells()
+    assert loud.news(now_s).told == 1.0 and loud.tells()
     hear(4 * HEARD_PER_S, PERIOD_S * 1.01)
-    assert loud.news.told == pytest.approx(0.25, rel=0.05)
+    assert loud.news(now_s).told == pytest.approx(0.25, rel=0.05)
     assert sum(loud.tells() for _ in range(4_000)) == pytest.approx(1_000, rel=0.15)
     hear(HEARD_PER_S, PERIOD_S * 1.01)  # A quarter of them is told.
-    assert loud.news.drains_per_s == pytest.approx(4 * HEARD_PER_S, rel=0.05)
+    assert loud.news(now_s).drains_per_s == pytest.approx(4 * HEARD_PER_S, rel=0.05)
     hear(HEARD_PER_S / 8, 10 * PERIOD_S)
-    assert loud.news.told == 1.0
+    assert loud.news(now_s).told == 1.0
+    hear(4 * HEARD_PER_S, PERIOD_S * 1.01)
+    assert loud.news(now_s + 2 * PERIOD_S).told < 1.0, "those of the last period"
+    assert loud.news(now_s + 4 * PERIOD_S) == QUIET, "the siblings are gone"

@@ -158,12 +158,13 @@ def test_lanes_that_were_not_seen_for_longest_are_peeked_a_few_at_a_time() -> No
     assert plan.peek(UNSEEN_S, 0.002)[0] not in first
 
 
-def test_a_peek_that_could_not_tell_is_made_again_and_changes_nothing() -> None:
+def test_a_peek_that_could_not_tell_is_made_again_a_little_later_and_changes_nothing() -> None:
     plan = plan_of("a")
     for order in plan.peek(UNSEEN_S, 0.0):
         plan.peeked(order.pull_id, 0.001, found=False)
     assert plan.next_lane(INTERACTIVE, DUE_S, 0.001) is None
-    assert len(plan.peek(UNSEEN_S, 0.001)) == 2
+    assert not plan.peek(UNSEEN_S, 0.001 + DRY_S / 2)
+    assert len(plan.peek(UNSEEN_S, 0.001 + DRY_S)) == 2
 
 
 def test_a_peek_that_is_never_answered_is_given_up() -> None:

@@ -183,10 +183,13 @@ impl Task {
                 self.tell_loading();
             }
             Event::Response(response) => {
-                let first = self.schedule.first_in_flight();
-                self.heard(response).await;
                 // What it was sent first, it began first: it may answer others beside one that hangs.
-                if first.is_none() || self.schedule.first_in_flight() != first {
+                // Loads are begun in their turn too, and batches wait behind them.
+                let due = (self.schedule.first_in_flight(), self.loads.is_loading());
+                self.heard(response).await;
+                if due.0.is_none()
+                    || due != (self.schedule.first_in_flight(), self.loads.is_loading())
+                {
                     self.silent_since = Instant::now();
                 }
             }

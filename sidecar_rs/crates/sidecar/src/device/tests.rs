@@ -39,6 +39,8 @@ const STALLING: usize = 29;
 const SLOW: usize = 23;
 /// Loading this one kills the runtime.
 const KILLER: &str = "killer";
+/// Loading this one takes longer than a batch may, and not as long as a load may.
+const LONG: &str = "long";
 /// Loading this one is never answered.
 const STUCK: &str = "stuck";
 
@@ -107,6 +109,13 @@ async fn respond(request: Request) -> Answer {
     match request {
         Request::Load(load) if load.profile_digest == KILLER => Answer::Die,
         Request::Load(load) if load.profile_digest == STUCK => Answer::Hang,
+        Request::Load(load) if load.profile_digest == LONG => {
+            tokio::time::sleep(2 * BATCH_SILENCE).await;
+            Answer::Say(Response::Loaded(Loaded {
+                profile_digest: load.profile_digest,
+                ..Loaded::default()
+            }))
+        }
         Request::Load(load) => Answer::Say(Response::Loaded(Loaded {
             profile_digest: load.profile_digest,
             memory_bytes: 42,
@@ -494,6 +503,23 @@ async fn a_batch_that_hangs_is_noticed_while_others_are_answered() {
         "it ran again, alone"
     );
     assert_eq!(began.elapsed().as_secs(), 2 * BATCH_SILENCE.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_waits_behind_a_long_load_does_not_hang() {
+    let mut bench = Bench::ready().await;
+    bench.load_another(LONG).await;
+    tokio::time::sleep(BATCH_SILENCE / 4).await;
+    bench.run(&[("waits", &[3]), ("is slow", &[SLOW])]).await;
+    assert!(
+        bench
+            .done()
+            .await
+            .units
+            .iter()
+            .all(|unit| unit.attempt == 1)
+    );
+    assert_eq!(bench.starts(), 1);
 }
 
 #[tokio::test(start_paused = true)]

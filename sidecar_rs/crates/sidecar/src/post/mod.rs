@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::unit::HeldItem;
 
 /// The answer for a batch of which nothing is left to compute. Takes CPU time: call it beside the
-/// device's path. Units that were released have no outcome.
+/// device's path unless rows are few. Units that were released have no outcome.
 pub fn answer(batch: Batch, runtime: &str) -> BatchDone {
     let start = clock::unix_ns();
     let mut outcomes: Vec<Vec<Option<Outcome>>> = Vec::with_capacity(batch.units.len());
