@@ -119,14 +119,14 @@ def _bundles(
     """
     first, more, size = None, [], 0
     for request in requests:
-        is_apart = id(request) in apart
-        size += BUNDLE_BYTES if is_apart else request.ByteSize()
-        if first is not None and size <= BUNDLE_BYTES:
+        request_bytes = BUNDLE_BYTES if id(request) in apart else request.ByteSize()
+        if first is not None and size + request_bytes <= BUNDLE_BYTES:
             more.append(request)
+            size += request_bytes
             continue
         if first is not None:
             yield first, more
-        first, more, size = request, [], BUNDLE_BYTES if is_apart else request.ByteSize()
+        first, more, size = request, [], request_bytes
     if first is not None:
         yield first, more
 

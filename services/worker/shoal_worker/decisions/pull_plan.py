@@ -244,12 +244,12 @@ class PullPlan:
         if source is None:
             return
         source.peeking = None
-        if not found:
-            source.peek_from_s = now_s + DRY_S
-        else:
+        if found:
             source.asked_s = now_s
             source.empty_from_s = float("inf")
             source.guess.seen(now_s)
+        else:
+            source.peek_from_s = now_s + DRY_S
 
     def resume(self, lane: str) -> None:
         """A lane's consumers are there again."""

@@ -271,6 +271,12 @@ impl Bench {
         self.device.run(batch).await;
     }
 
+    /// A batch is done, and none of its units had to run again.
+    async fn done_at_first(&mut self) {
+        let done = self.done().await;
+        assert!(done.units.iter().all(|unit| unit.attempt == 1));
+    }
+
     async fn done(&mut self) -> BatchDone {
         loop {
             match self.message().await {
@@ -372,14 +378,7 @@ async fn poison_costs_one_more_death_and_fails_alone() {
     bench.load(minilm_folder().to_str().unwrap()).await;
     bench.state(ModelState::Ready).await;
     bench.run(&[("c", &[3])]).await;
-    assert!(
-        bench
-            .done()
-            .await
-            .units
-            .iter()
-            .all(|unit| unit.attempt == 1)
-    );
+    bench.done_at_first().await;
     assert_eq!(bench.starts(), 3);
 }
 
@@ -511,14 +510,7 @@ async fn a_batch_that_waits_behind_a_long_load_does_not_hang() {
     bench.load_another(LONG).await;
     tokio::time::sleep(BATCH_SILENCE / 4).await;
     bench.run(&[("waits", &[3]), ("is slow", &[SLOW])]).await;
-    assert!(
-        bench
-            .done()
-            .await
-            .units
-            .iter()
-            .all(|unit| unit.attempt == 1)
-    );
+    bench.done_at_first().await;
     assert_eq!(bench.starts(), 1);
 }
 
