@@ -152,7 +152,7 @@ class Blobs:
         """Whether blobs are files of this machine."""
         return self._folder is not None
 
-    async def file(self, blob: Blob) -> Path:
+    def file(self, blob: Blob) -> Path:
         """The file that is a blob, its length checked; only where blobs are files. Who reads it checks its digest.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shoal.sidecar.v1 import sidecar_pb2
 from shoal_common import limits
@@ -16,24 +16,15 @@ ENTRY_BYTES = 96
 assert ADMIT_BYTES + limits.NATS_PAYLOAD_BYTES <= limits.GRPC_MESSAGE_BYTES, "the sidecar decodes every Admit"
 
 
-def fetched(unit: HeldUnit, items: Iterable[sidecar_pb2.FetchedItem]) -> sidecar_pb2.AttachRequest:
-    """A unit with what came of its blobs."""
-    request = sidecar_pb2.AttachRequest()
-    request.admit.units.add(
-        unit=unit.payload,
-        ack_subject=unit.ack_subject,
-        deliveries=unit.deliveries,
-        traceparent=unit.traceparent or "",
-        fetched=items,
-    )
-    return request
+Arrived = tuple[HeldUnit, Sequence[sidecar_pb2.FetchedItem]]
+"""A unit and what came of its blobs."""
 
 
-def pack(units: Iterable[HeldUnit]) -> Iterator[sidecar_pb2.AttachRequest]:
+def pack(units: Iterable[Arrived]) -> Iterator[sidecar_pb2.AttachRequest]:
     """Units in their order, in as few messages as the limit allows."""
     request, size = sidecar_pb2.AttachRequest(), 0
-    for unit in units:
-        unit_bytes = len(unit.payload) + len(unit.ack_subject) + ENTRY_BYTES
+    for unit, fetched in units:
+        unit_bytes = len(unit.payload) + len(unit.ack_subject) + ENTRY_BYTES + sum(item.ByteSize() for item in fetched)
         if size and size + unit_bytes > ADMIT_BYTES:
             yield request
             request, size = sidecar_pb2.AttachRequest(), 0
@@ -42,6 +33,7 @@ def pack(units: Iterable[HeldUnit]) -> Iterator[sidecar_pb2.AttachRequest]:
             ack_subject=unit.ack_subject,
             deliveries=unit.deliveries,
             traceparent=unit.traceparent or "",
+            fetched=fetched,
         )
         size += unit_bytes
     if size:

@@ -44,6 +44,17 @@ class Fetching:
         self._units: set[HeldUnit] = set()
         self._room = asyncio.Semaphore(limits.FETCHES)
 
+    def here(self, unit: HeldUnit) -> Fetched | None:
+        """What its blobs are where nothing has to be waited for: it has none, or all are files that are here."""
+        if not unit.blobs:
+            return []
+        if unit in self._units or self._blobs is None or not self._blobs.is_folder:
+            return None
+        try:
+            return [_file(self._blobs, blob) for blob in unit.blobs]
+        except BlobError:
+            return None
+
     def start(self, unit: HeldUnit) -> bool:
         """Fetches a unit's blobs; False when that is going on already."""
         if unit in self._units:
@@ -96,5 +107,9 @@ class Fetching:
         if self._blobs is None:
             raise BlobsAway("this worker has no object storage; give it the gateways' SHOAL_BLOBS")
         if self._blobs.is_folder:
-            return sidecar_pb2.FetchedItem(index=blob.index, path=str(await self._blobs.file(blob)))
+            return _file(self._blobs, blob)
         return sidecar_pb2.FetchedItem(index=blob.index, item=bytes(await self._blobs.get(blob)))
+
+
+def _file(blobs: Blobs, blob: Blob) -> sidecar_pb2.FetchedItem:
+    return sidecar_pb2.FetchedItem(index=blob.index, path=str(blobs.file(blob)))

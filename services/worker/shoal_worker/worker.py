@@ -403,13 +403,18 @@ class Worker:
         for unit in runnable:
             if unit.is_counted:
                 self._dispatch.granted(unit)  # The sidecar has it.
-        whole = [unit for unit in fresh if not unit.blobs]
-        self._dispatch.admitting(whole, time.monotonic())
-        for request in admits.pack(whole):
-            self._attach.send(request)
+        arrived, blobless = [], []
         for unit in fresh:
-            if unit.blobs and self._fetching.start(unit):
+            fetched = self._fetching.here(unit)
+            if fetched is not None:
+                arrived.append((unit, fetched))
+            if not unit.blobs:
+                blobless.append(unit)
+            elif fetched is not None or self._fetching.start(unit):
                 self._dispatch.fetching(unit)
+        self._dispatch.admitting(blobless, time.monotonic())
+        for request in admits.pack(arrived):
+            self._attach.send(request)
 
     async def _admit_fetched(self, unit: HeldUnit, items: Fetched) -> None:
         """A unit's blobs came, or will not; returns when all is on its way to the sidecar."""
@@ -420,7 +425,8 @@ class Worker:
             return
         if unit.stage is Stage.PARKED:
             self._dispatch.fetching(unit)
-        await self._attach.deliver(admits.fetched(unit, items))
+        [request] = admits.pack([(unit, items)])
+        await self._attach.deliver(request)
 
     def _fetched_late(self, unit: HeldUnit) -> None:
         if unit.stage is Stage.FETCHING:

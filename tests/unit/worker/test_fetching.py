@@ -26,14 +26,14 @@ class Store(Blobs):
     """Holds every blob, and gives each when the test says so."""
 
     def __init__(self) -> None:
-        super().__init__("/nowhere")
+        super().__init__("memory:///")
         self.gate = asyncio.Event()
         self.asked: list[str] = []
 
-    async def file(self, blob: Blob) -> Path:
+    async def get(self, blob: Blob) -> memoryview:
         self.asked.append(blob.key)
         await self.gate.wait()
-        return Path(blob.key)
+        return memoryview(blob.key.encode())
 
 
 class Admissions:
@@ -65,7 +65,7 @@ async def test_a_few_at_once_and_each_once() -> None:
         units[-1].stage = Stage.GONE
         store.gate.set()
     assert [one for one, _ in heard.admitted] == units[:-1], "in the order in which they came"
-    assert heard.admitted[0][1] == [sidecar_pb2.FetchedItem(index=0, path="key-0")]
+    assert heard.admitted[0][1] == [sidecar_pb2.FetchedItem(index=0, item=b"key-0")]
     assert store.asked == [f"key-{number}" for number in range(3 * limits.FETCHES - 1)]
     assert not heard.late and not heard.expired
 
@@ -88,6 +88,23 @@ async def test_one_that_waited_too_long_for_its_turn_expires() -> None:
         fetching = Fetching(store, BrokerClock(), group, heard.admit, heard.late.append, heard.expired.append)
         fetching.start(one := held(0, deadline_s=time.monotonic() - 1))
     assert heard.expired == [one] and not store.asked
+
+
+async def test_files_that_are_here_need_no_fetching(tmp_path: Path) -> None:
+    heard = Admissions()
+    async with asyncio.TaskGroup() as group:
+        fetching = Fetching(
+            Blobs(str(tmp_path)), BrokerClock(), group, heard.admit, heard.late.append, heard.expired.append
+        )
+        one = held(0)
+        assert fetching.here(one) is None
+        (tmp_path / "key-0").write_bytes(b"1")
+        assert fetching.here(one) == [sidecar_pb2.FetchedItem(index=0, path=str(tmp_path / "key-0"))]
+        assert fetching.here(unit()) == [], "it has no blobs"
+        assert fetching.start(one)
+        assert fetching.here(one) is None, "it is under way"
+        (tmp_path / "key-1").write_bytes(b"12")
+        assert fetching.here(held(1)) is None, "who fetches it says what is wrong with it"
 
 
 def dispatch() -> Dispatch:
