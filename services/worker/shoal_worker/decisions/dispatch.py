@@ -104,9 +104,12 @@ class Dispatch:
     @property
     def window_ms(self) -> float:
         """Predicted milliseconds of work, running and waiting, that keep the device busy with full batches: those
-        that run, the next one, and one that is on its way."""
-        bounds_ms = [self._bound_ms(INTERACTIVE, digest) for digest in self._runnable]
-        return (self.device.streams + 2) * max(bounds_ms, default=self.pace.interactive_ms)
+        that run, the next one, and one that is on its way. Where a unit alone is more than a batch may be, it is one."""
+        batches_ms = [
+            max(self._bound_ms(INTERACTIVE, digest), self._costs[digest].batch_ms + self._costs[digest].unit_ms)
+            for digest in self._runnable
+        ]
+        return (self.device.streams + 2) * max(batches_ms, default=self.pace.interactive_ms)
 
     def in_full_batches_ms(self, batch: Batch) -> float:
         """What a batch's units would cost in full batches, their part of those batches' own cost included.

@@ -274,6 +274,16 @@ def test_a_unit_larger_than_its_class_may_take_runs() -> None:
     assert batch.predicted_ms > BULK_MS
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("tokens", [10, 10_000])
+def test_the_window_keeps_every_stream_in_work(streams: int, tokens: int) -> None:
+    made = dispatch(streams)
+    for _ in range(50):
+        arrive(made, unit(tokens=tokens))
+    batch = made.advance(0.0).batches[0][1]
+    assert made.window_ms >= (streams + 2) * batch.predicted_ms * 0.8
+
+
 def test_a_slow_models_lane_holds_no_other_up() -> None:
     made = Dispatch(1, pace.CPU, random.Random(1), 0.0)
     other = "e" * 64
