@@ -27,6 +27,10 @@ class Stage(IntEnum):
     BROKER = 4
 
 
+BROKER_SHARE = 4
+"""The broker runs on one core of so many: one alone carries more than the devices of a machine can serve."""
+
+
 @dataclass(frozen=True)
 class ProcessPlan:
     """One process of the mesh."""
@@ -86,7 +90,9 @@ def plan(
             name, (sys.executable, "-m", module), {**everywhere, "SHOAL_LISTEN": listen, **own}, listen, stage
         )
 
-    marked = {**inherited, MARKER: str(state.path)}
+    # Its idle threads look for work before they sleep: on few cores, instead of a model that computes.
+    broker_cores = str(max(1, options.cores // BROKER_SHARE))
+    marked = {"GOMAXPROCS": broker_cores, **inherited, MARKER: str(state.path)}
     own_broker = (
         [ProcessPlan("nats", broker.command, marked, broker.url, Stage.BROKER, broker.token)] if broker.command else []
     )

@@ -32,6 +32,11 @@ def test_the_sidecar_is_first_and_the_broker_second():
     assert list(planned())[:2] == ["sidecar", "nats"]
 
 
+@pytest.mark.parametrize(("cores", "broker_cores"), [(1, "1"), (2, "1"), (16, "4")])
+def test_the_broker_leaves_the_cores_to_models(cores: int, broker_cores: str):
+    assert planned(cores=cores)["nats"].environment["GOMAXPROCS"] == broker_cores
+
+
 def test_a_broker_that_others_run_is_used_and_not_started():
     processes = planned(external("nats://10.0.0.1:4222", "theirs"))
     assert "nats" not in processes

@@ -23,6 +23,9 @@ WAIT_SPREAD = 0.25
 first in all lanes, and be given work of each."""
 WAITS_PER_S = 100
 """About so many waiting pulls a second while idle, as long as their lanes are few: longest waits are `WAIT_S`."""
+FEW_WAIT_S = 0.1
+"""How long they wait at most where that allows them less. Each that ends costs the broker and this process half a
+millisecond, and a device with a stream to spare has some out while it computes."""
 IDLE_WEIGHT = 0.3
 """Of one idle spell in their mean."""
 GRACE_S = 0.5
@@ -123,7 +126,9 @@ class PullPlan:
         """A waiting pull for every lane and class that has none out and is not being drained."""
         if self._idle_from_s is None:
             self._idle_from_s = now_s
-        expires_s = min(WAIT_S, max(self._idle_s, len(self._sources) / WAITS_PER_S))
+        # A spell that has lasted for some time is taken to last as long again, whatever the others were.
+        idle_s = max(self._idle_s, now_s - self._idle_from_s)
+        expires_s = min(WAIT_S, max(idle_s, FEW_WAIT_S, len(self._sources) / WAITS_PER_S))
         orders = []
         for source in self._sources.values():
             if source.waiting is None and source.draining is None and now_s >= source.paused_until_s:

@@ -9,6 +9,7 @@ import pytest
 from shoal_worker.decisions.drain_notes import DrainNote
 from shoal_worker.decisions.pull_plan import (
     DRY_S,
+    FEW_WAIT_S,
     GRACE_S,
     PAUSE_S,
     PEEKS,
@@ -58,6 +59,19 @@ def test_an_answered_or_expired_wait_is_renewed() -> None:
     assert len(plan.wait(WAIT_S)) == 2
 
 
+def test_a_device_that_stays_idle_asks_seldom_whatever_went_before() -> None:
+    plan = plan_of("a")
+    plan._idle_s = 0.0
+    now_s, asked = 0.0, 0
+    while now_s < 10.0:
+        orders = plan.wait(now_s)
+        asked += len(orders)
+        now_s += max(order.expires_s for order in orders)
+        for order in orders:
+            plan.ended(order.pull_id, empty=True, now_s=now_s)
+    assert asked < 2 * 10.0 / (WAIT_SPREAD * WAIT_S)
+
+
 def test_waiting_pulls_are_short_where_the_device_is_idle_for_a_moment_only() -> None:
     plan = plan_of("a")
     lengths = []
@@ -69,7 +83,7 @@ def test_waiting_pulls_are_short_where_the_device_is_idle_for_a_moment_only() ->
         for order in orders:
             plan.ended(order.pull_id, empty=True, now_s=now_s + 0.02)
     assert WAIT_SPREAD * WAIT_S <= lengths[0] <= WAIT_S
-    assert lengths[-1] <= max(0.012, 2 / WAITS_PER_S)
+    assert lengths[-1] <= FEW_WAIT_S
     many = plan_of(*(f"lane-{number}" for number in range(8)))
     many._idle_s = 0.0
     lengths = [order.expires_s for order in many.wait(0.0)]
