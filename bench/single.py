@@ -2,7 +2,9 @@
 
 A blocking gRPC caller sends some texts, then the bare forward runs the same ones, pausing between two as long as the
 mesh's device does; so by turns, that both sides have the machine as it is at the time. The spread is that of the
-turns. A second mesh, with every request traced, breaks the time down by hop.
+turns. `added_over_bare` is the same as a share of the bare forward: milliseconds are of one machine and one moment,
+and where the bar was set a forward took `REFERENCE_BARE_MS`. A second mesh, with every request traced, breaks the time
+down by hop.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from shoal.v1 import inference_pb2 as pb
 from shoal_supervisor.embedded import EmbeddedMesh
 
 BAR_MS = 4.0
+REFERENCE_BARE_MS = 6.4
 TURNS = 40
 FEW_TURNS = 10
 TEXTS = 16
@@ -38,7 +41,8 @@ def main() -> None:
     report.result(
         "added_ms",
         figures["lognormal"]["added_ms"],
-        f"<= {BAR_MS}",
+        f"<= {BAR_MS}, added_over_bare <= {BAR_MS / REFERENCE_BARE_MS}",
+        added_over_bare=figures["lognormal"]["added_over_bare"],
         hops_ms=_hops(),
         by_lengths=figures,
     )
@@ -63,6 +67,7 @@ def _measure(running: EmbeddedMesh, bare: Bare, lengths: str, turns: int) -> dic
             pause_ms = max(LEAST_PAUSE_MS, statistics.median(added))
     return {
         "added_ms": statistics.median(added),
+        "added_over_bare": statistics.median(added) / statistics.median(bares),
         "by_turn": report.spread(by_turn),
         "mesh_p50_ms": statistics.median(meshes),
         "bare_p50_ms": statistics.median(bares),

@@ -104,7 +104,7 @@ class Dispatch:
     @property
     def window_ms(self) -> float:
         """Predicted milliseconds of work, running and waiting, that keep the device busy with full batches: those
-        that run, the next one, and one that is on its way. Where a unit alone is more than a batch may be, it is one."""
+        that run, the next one, and one that is on its way. A unit that is more than a batch may be counts as one."""
         batches_ms = [
             max(self._bound_ms(INTERACTIVE, digest), self._costs[digest].batch_ms + self._costs[digest].unit_ms)
             for digest in self._runnable
