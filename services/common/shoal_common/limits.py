@@ -19,6 +19,14 @@ DIMENSIONS = 16_384
 MODEL_TOKENS = 131_072
 INFER_IN_FLIGHT = 64
 """Requests of one Infer stream that are worked on at once; the stream is not read on above it."""
+ADAPTER_CONFIG_BYTES = 256 * KIB
+ADAPTER_HEADER_BYTES = 4 * MIB
+ADAPTER_RANK = 256
+ADAPTER_ALPHA = 1e6
+ADAPTER_PATTERNS = 1_024
+"""Of one key of an adapter's configuration."""
+ADAPTER_PATTERN_CHARS = 1_024
+ADAPTER_LAYERS = 1_024
 TENANT_CHARS = 64
 TENANT_WEIGHT = 1_000.0
 """A tenant's greatest, and one part of it the least; 1 if none is given."""

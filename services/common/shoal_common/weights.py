@@ -6,12 +6,12 @@ No framework is imported: the registry checks with it, and a worker before it as
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from shoal_common import safetensors_header
 from shoal_common.profile import Profile, Source
 
 HUB_FILES = ("*.safetensors", "*.json", "tokenizer*", "vocab.txt", "merges.txt", "*.model")
@@ -147,8 +147,11 @@ def _check_weights(folder: Path) -> Iterator[Violation]:
             yield "source", f"model.safetensors is missing in {folder}"
     yield from _check_index(folder, {path.name for path in files})
     for path in files:
-        if not _is_whole(path):
-            yield "source", f"{path.name} in {folder} is cut short or no safetensors file"
+        try:
+            with path.open("rb") as file:
+                safetensors_header.read(file, path.stat().st_size, HEADER_BYTES)
+        except safetensors_header.HeaderError as error:
+            yield "source", f"{path.name} in {folder} {error}"
 
 
 def _check_index(folder: Path, files: set[str]) -> Iterator[Violation]:
@@ -163,21 +166,6 @@ def _check_index(folder: Path, files: set[str]) -> Iterator[Violation]:
     for name in sorted(set(shards.values()) - files):
         fault = "is missing in" if Path(name).name == name else "is not in"
         yield "source", f"{name[:200]!r} {fault} {folder}, and {path.name} names it"
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a safetensors file is as long as its header says: 8 bytes of length, JSON, tensors."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        if len(prefix) < 8 or (header_bytes := struct.unpack("<Q", prefix)[0]) > min(size - 8, HEADER_BYTES):
-            return False
-        try:
-            header = json.loads(file.read(header_bytes))
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-            return 8 + header_bytes + max(ends, default=0) == size
-        except (ValueError, AttributeError, TypeError, LookupError, RecursionError):
-            return False
 
 
 def _read_json(path: Path) -> Any:
