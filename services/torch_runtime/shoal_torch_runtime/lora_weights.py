@@ -44,14 +44,15 @@ def read(folder: Path, digest: str, model: PreTrainedModel) -> Adapter:
     try:
         config = adapter_config.parse(_bytes(folder / CONFIG))
         header = _header(folder / WEIGHTS)
-        wanted = _wanted(config, model)
-        violations = list(_check(header, wanted, config, model))
+        inside = _inside(header, model)
+        wanted = _wanted(config, model, inside)
+        violations = list(_check(header, wanted, config, inside))
     except AdapterConfigError as error:
         raise AdapterError(error.violations) from None
     if violations:
         raise AdapterError(violations)
     with safe_open(folder / WEIGHTS, "pt") as file:
-        tensors = {_module(name, model): file.get_tensor(name) for name in header if not _is_left_out(name, model)}
+        tensors = {_own(name, inside): file.get_tensor(name) for name in header if not _is_left_out(name, inside)}
     broken = sorted(name for name, tensor in tensors.items() if not torch.isfinite(tensor).all())
     if broken:
         raise AdapterError([(WEIGHTS, f"holds values that are not finite: {_some(broken)}")])
@@ -60,7 +61,7 @@ def read(folder: Path, digest: str, model: PreTrainedModel) -> Adapter:
         name: Matrices(
             tensors[name + DOWN].to(**kind).contiguous(),
             # Scaled in full precision, rounded once.
-            (tensors[name + UP].float() * config.scaling(name)).to(**kind).contiguous(),
+            (tensors[name + UP].float() * config.scaling(inside + name)).to(**kind).contiguous(),
         )
         for name in wanted
     }
@@ -85,9 +86,9 @@ def _header(path: Path) -> Mapping[str, Tensor]:
         raise AdapterError([(path.name, f"cannot be read: {error.strerror}")]) from None
 
 
-def _wanted(config: AdapterConfig, model: PreTrainedModel) -> Mapping[str, torch.nn.Linear]:
+def _wanted(config: AdapterConfig, model: PreTrainedModel, inside: str) -> Mapping[str, torch.nn.Linear]:
     """The modules of the base that a configuration adapts."""
-    found = {name: module for name, module in model.named_modules() if name and config.targets(name)}
+    found = {name: module for name, module in model.named_modules() if name and config.targets(inside + name)}
     others = {name: module for name, module in found.items() if not isinstance(module, torch.nn.Linear)}
     if others:
         kinds = sorted(f"{name} is a {type(module).__name__}" for name, module in others.items())
@@ -102,13 +103,13 @@ def _check(
     header: Mapping[str, Tensor],
     wanted: Mapping[str, torch.nn.Linear],
     config: AdapterConfig,
-    model: PreTrainedModel,
+    inside: str,
 ) -> Iterator[Violation]:
     shapes: dict[str, tuple[int, ...]] = {}
     for name, module in wanted.items():
-        rank = config.rank(name)
+        rank = config.rank(inside + name)
         shapes[name + DOWN], shapes[name + UP] = (rank, module.in_features), (module.out_features, rank)
-    found = {_module(name, model): tensor for name, tensor in header.items() if not _is_left_out(name, model)}
+    found = {_own(name, inside): tensor for name, tensor in header.items() if not _is_left_out(name, inside)}
     if unknown := sorted(found.keys() - shapes.keys()):
         yield WEIGHTS, f"holds tensors that its configuration or the base does not have: {_some(unknown)}"
     if missing := sorted(shapes.keys() - found.keys()):
@@ -124,13 +125,22 @@ def _check(
         yield WEIGHTS, f"has tensors of other types than {', '.join(ELEMENT_TYPES)}: {_some(odd)}"
 
 
-def _module(name: str, model: PreTrainedModel) -> str:
-    """A tensor's name as the bare base would give it: it was trained inside PEFT's model, and maybe a head's."""
-    return name.removeprefix(PREFIX).removeprefix(f"{model.base_model_prefix}.")
+def _inside(header: Mapping[str, Tensor], model: PreTrainedModel) -> str:
+    """What stands before a module's name where it was trained as a part of a model with a head, for instance `bert.`.
+
+    Its configuration's patterns are of those longer names.
+    """
+    part = f"{model.base_model_prefix}."
+    return part if any(name.startswith(PREFIX + part) for name in header) else ""
 
 
-def _is_left_out(name: str, model: PreTrainedModel) -> bool:
-    return _module(name, model).startswith(LEFT_OUT)
+def _own(name: str, inside: str) -> str:
+    """A tensor's name as the bare base would give it."""
+    return name.removeprefix(PREFIX).removeprefix(inside)
+
+
+def _is_left_out(name: str, inside: str) -> bool:
+    return _own(name, inside).startswith(LEFT_OUT)
 
 
 def _is_linear(module: torch.nn.Module) -> bool:

@@ -149,7 +149,10 @@ def test_an_adapter_trained_inside_a_head_or_with_a_pooler_is_read(tiny: Callabl
     model = base(folder)
     plain = lora_weights.read(saved, "a", model)
     save_file(inside, saved / lora_weights.WEIGHTS)
-    assert lora_weights.read(saved, "a", model).modules.keys() == plain.modules.keys()
+    keys = json.loads((saved / lora_weights.CONFIG).read_text())
+    for targets in (["query", "dense"], r"bert\..*(query|dense)"):
+        (saved / lora_weights.CONFIG).write_text(json.dumps({**keys, "target_modules": targets}))
+        assert lora_weights.read(saved, "a", model).modules.keys() == plain.modules.keys()
 
 
 Change = Callable[[dict[str, torch.Tensor]], object]
