@@ -67,8 +67,8 @@ INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")
 """Ways to begin training that leave the base's weights as they are."""
 
 
-class AdapterConfigError(ValueError):
-    """A configuration that cannot be served. `violations` are (key, what is wrong)."""
+class AdapterError(ValueError):
+    """An adapter that cannot be served. `violations` are (file, key or field, what is wrong)."""
 
     def __init__(self, violations: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{path}: {what}" for path, what in violations))
@@ -116,7 +116,7 @@ class AdapterConfig(BaseModel):
         """Whether a module of the base, by its dotted name, is adapted.
 
         Raises:
-            AdapterConfigError: a pattern takes too long.
+            AdapterError: a pattern takes too long.
         """
         if _names(self.exclude_modules, module):
             return False
@@ -128,7 +128,7 @@ class AdapterConfig(BaseModel):
         """The rank of a module's matrices.
 
         Raises:
-            AdapterConfigError: a pattern takes too long.
+            AdapterError: a pattern takes too long.
         """
         return next((rank for key, rank in self.rank_pattern.items() if _ends_as(key, module)), self.r)
 
@@ -136,7 +136,7 @@ class AdapterConfig(BaseModel):
         """What a module's product of matrices is multiplied by.
 
         Raises:
-            AdapterConfigError: a pattern takes too long.
+            AdapterError: a pattern takes too long.
         """
         alpha = next((alpha for key, alpha in self.alpha_pattern.items() if _ends_as(key, module)), self.lora_alpha)
         rank = self.rank(module)
@@ -158,18 +158,18 @@ def parse(data: bytes) -> AdapterConfig:
     """Reads adapter_config.json.
 
     Raises:
-        AdapterConfigError: not a JSON object, over the size limit, keys that are not known or not served, or values
+        AdapterError: not a JSON object, over the size limit, keys that are not known or not served, or values
             out of range; names every one of them.
     """
     if len(data) > limits.ADAPTER_CONFIG_BYTES:
         what = f"has {len(data):,} bytes, at most {limits.ADAPTER_CONFIG_BYTES:,} are allowed"
-        raise AdapterConfigError([("adapter_config.json", what)])
+        raise AdapterError([("adapter_config.json", what)])
     try:
         keys = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise AdapterConfigError([("adapter_config.json", f"is not JSON: {error}"[:500])]) from None
+        raise AdapterError([("adapter_config.json", f"is not JSON: {error}"[:500])]) from None
     if not isinstance(keys, dict):
-        raise AdapterConfigError([("adapter_config.json", "must be a JSON object")])
+        raise AdapterError([("adapter_config.json", "must be a JSON object")])
     violations = [
         (key, f"is {_shown(keys[key])}, which is not served; only {' or '.join(map(_shown, neutral))} is")
         for key, neutral in NEUTRAL.items()
@@ -190,7 +190,7 @@ def parse(data: bytes) -> AdapterConfig:
     else:
         if not violations:
             return config
-    raise AdapterConfigError(violations)
+    raise AdapterError(violations)
 
 
 def _violation(fault: Any) -> tuple[str, str]:
@@ -221,7 +221,7 @@ def _match(pattern: str, module: str, *, whole: bool = False) -> regex.Match[str
         return (compiled.fullmatch if whole else compiled.match)(module, timeout=MATCH_S)
     except TimeoutError:
         what = f"the pattern {pattern[:80]!r} takes more than {MATCH_S * 1e3:.0f} ms on {module!r}"
-        raise AdapterConfigError([("adapter_config.json", what)]) from None
+        raise AdapterError([("adapter_config.json", what)]) from None
 
 
 def _shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from shoal_torch_runtime.errors import LoadError
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _NAMED = 3
-"""Tensors named in an error; the rest are counted."""
+_NAME_CHARS = 200
 
 
 def read_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype, device: str) -> PreTrainedModel:
@@ -54,18 +55,23 @@ def _check_files(folder: Path) -> None:
 def _check_report(report: dict[str, Any]) -> None:
     missing = sorted(report["missing_keys"])
     if missing:
-        raise LoadError(f"the safetensors lack weights of the model: {_some(missing)}")
+        raise LoadError(f"the safetensors lack weights of the model: {some(missing)}")
     mismatched = sorted(f"{name} is {tuple(has)}, not {tuple(wants)}" for name, has, wants in report["mismatched_keys"])
     if mismatched:
-        raise LoadError(f"weights have other shapes than config.json says: {_some(mismatched)}")
+        raise LoadError(f"weights have other shapes than config.json says: {some(mismatched)}")
 
 
 def _check_finite(model: PreTrainedModel) -> None:
-    broken = [name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()]
-    if broken:
-        raise LoadError(f"weights hold values that are not finite: {_some(broken)}")
+    if broken := infinite(model.named_parameters()):
+        raise LoadError(f"weights hold values that are not finite: {some(broken)}")
 
 
-def _some(names: list[str]) -> str:
+def infinite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """Names of the tensors that hold values that are not finite."""
+    return [name for name, tensor in tensors if not torch.isfinite(tensor).all()]
+
+
+def some(names: list[str]) -> str:
+    """The first names, for an error; the rest are counted."""
     rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(name[:_NAME_CHARS] for name in names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -15,10 +15,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, PreTrainedModel
 
+from shoal_common.adapter_config import AdapterError
 from shoal_torch_runtime import lora_weights, packed_attention
 from shoal_torch_runtime.forward import PackedForward
 from shoal_torch_runtime.lora import Adapted, Adapter, Rows
-from shoal_torch_runtime.lora_weights import AdapterError
 from shoal_torch_runtime.packed_batch import PackedBatch
 
 OPTIONS: list[dict[str, Any]] = [
